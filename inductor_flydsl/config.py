@@ -1,0 +1,199 @@
+"""What is chosen (GemmConfig) and what a compiled kernel is specialised on (KernelSpec).
+
+Derived values are properties; legality is `space.why_not`'s business, not this module's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from .errors import ConfigError
+from .problem import DType, GemmProblem, Layout
+
+PIPELINES = ("staged",)
+MFMA_M = MFMA_N = 16
+MFMA_K = 32
+WAVE_SIZE = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmConfig:
+    """One point of the search space.
+
+    Attributes:
+        pipeline: the kernel structure, a file of ``templates``.
+        tile_m, tile_n, tile_k: the workgroup's share of C, and the K step, in elements.
+        stages: K steps held in LDS at once, 2 or more.
+        waves_m, waves_n: the workgroup's waves along M and N.
+        group_m: tiles of M that run before N advances, for L2 reuse; 0 means row by row.
+        xcd_remap: give each XCD (L2 slice) a contiguous run of tiles.
+    """
+
+    pipeline: str = "staged"
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    stages: int
+    waves_m: int
+    waves_n: int
+    group_m: int = 0
+    xcd_remap: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pipeline not in PIPELINES:
+            raise ConfigError("pipeline", self.pipeline, "is not known", f"use one of {PIPELINES}")
+        for name in ("tile_m", "tile_n", "tile_k", "stages", "waves_m", "waves_n"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigError(name, value, "is not a positive integer", "see GemmConfig")
+        if not isinstance(self.group_m, int) or self.group_m < 0:
+            raise ConfigError("group_m", self.group_m, "is negative", "use 0 for row by row")
+
+    @property
+    def waves(self) -> int:
+        return self.waves_m * self.waves_n
+
+    @property
+    def threads(self) -> int:
+        return self.waves * WAVE_SIZE
+
+    @property
+    def accumulators(self) -> int:
+        """fp32 accumulator registers a lane holds."""
+        return self.tile_m * self.tile_n // self.threads
+
+    def ring_bytes(self, element_bytes: int) -> int:
+        """LDS bytes of the ring of A and B tiles."""
+        return self.stages * (self.tile_m + self.tile_n) * self.tile_k * element_bytes
+
+    def tiles(self, problem: GemmProblem) -> tuple[int, int]:
+        """Tiles along M and N, the last of each possibly partial."""
+        return -(-problem.m // self.tile_m), -(-problem.n // self.tile_n)
+
+    @property
+    def name(self) -> str:
+        """Short and unique: it appears in autotune tables and kernel names."""
+        text = f"{self.pipeline}_{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}"
+        text += f"_w{self.waves_m}x{self.waves_n}"
+        text += f"_g{self.group_m}" if self.group_m else ""
+        return text + ("_xcd" if self.xcd_remap else "")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> GemmConfig:
+        """Inverse of `to_json`.
+
+        Raises:
+            ConfigError: a field is missing, unknown or unusable.
+        """
+        known = {f.name for f in fields(cls)}
+        for name in data:
+            if name not in known:
+                raise ConfigError(name, data[name], "is not a field", f"use {sorted(known)}")
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise ConfigError("config", data, f"lacks a field ({error})", "pass all") from None
+
+
+LOADS = ("dma16", "dma4", "gather")
+
+
+def load_kind(align: int, inner: int) -> str:
+    """How an operand reaches LDS: by 16- or 4-byte DMA, or element by element."""
+    if inner != 1 or align < 4:
+        return "gather"
+    return "dma16" if align >= 16 else "dma4"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSpec:
+    """Everything a compiled kernel is specialised on; shapes with the same spec share it.
+
+    Attributes:
+        dtype, out_dtype, layout: as in GemmProblem.
+        a_load, b_load: one of LOADS.
+        store_bytes: width of one store of C, 2 to 16.
+        k_tail: the last K step is partial, so fragments are masked there.
+        config: the chosen tile and pipeline.
+    """
+
+    dtype: DType
+    out_dtype: DType
+    layout: Layout
+    a_load: str
+    b_load: str
+    store_bytes: int
+    k_tail: bool
+    config: GemmConfig
+
+    @classmethod
+    def of(cls, problem: GemmProblem, config: GemmConfig) -> KernelSpec:
+        """The kernel that computes `problem` with `config`."""
+        return cls(
+            dtype=problem.dtype,
+            out_dtype=problem.out_dtype,
+            layout=problem.layout,
+            a_load=load_kind(problem.a_align, problem.a_inner),
+            b_load=load_kind(problem.b_align, problem.b_inner),
+            store_bytes=store_width(problem),
+            k_tail=problem.k % config.tile_k != 0,
+            config=config,
+        )
+
+    @property
+    def name(self) -> str:
+        """A legal symbol: the kernel's name in profilers, autotune tables and the ISA."""
+        tail = "_kt" if self.k_tail else ""
+        io = f"{self.dtype.name}_{self.out_dtype.name}_{self.layout.value}".lower()
+        return f"gemm_{io}_{self.config.name}_a{self.a_load}_b{self.b_load}_c{self.store_bytes}{tail}"
+
+    def to_json(self) -> dict[str, Any]:
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in ("dtype", "out_dtype", "layout"):
+            data[name] = data[name].value
+        return data | {"config": self.config.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> KernelSpec:
+        return cls(
+            **(
+                data
+                | {
+                    "dtype": DType(data["dtype"]),
+                    "out_dtype": DType(data["out_dtype"]),
+                    "layout": Layout(data["layout"]),
+                    "config": GemmConfig.from_json(data["config"]),
+                }
+            )
+        )
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 of the JSON form, for file names and cache keys."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def store_width(problem: GemmProblem) -> int:
+    """Bytes of one store of C: the widest that never crosses N and is always aligned."""
+    width = problem.c_align
+    while problem.n * problem.out_dtype.bytes % width:
+        width //= 2
+    return max(width, problem.out_dtype.bytes)
+
+
+def launch_arguments(problem: GemmProblem, config: GemmConfig) -> tuple[int, ...]:
+    """The integers a kernel takes after its three pointers, in the order of `templates.gemm`.
+
+    Returns:
+        m, n, k, lda, ldb, ldc, a_inner, b_inner, grid (workgroups).
+    """
+    tiles_m, tiles_n = config.tiles(problem)
+    p = problem
+    return (p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.a_inner, p.b_inner, tiles_m * tiles_n)
