@@ -69,6 +69,10 @@ class GemmConfig:
         """LDS bytes of the ring of A and B tiles."""
         return self.stages * (self.tile_m + self.tile_n) * self.tile_k * element_bytes
 
+    def c_tile_bytes(self, element_bytes: int) -> int:
+        """LDS bytes of the tile of C on its way to memory."""
+        return self.tile_m * (self.tile_n * element_bytes + C_PAD_BYTES)
+
     def tiles(self, problem: GemmProblem) -> tuple[int, int]:
         """Tiles along M and N, the last of each possibly partial."""
         return -(-problem.m // self.tile_m), -(-problem.n // self.tile_n)
@@ -101,7 +105,11 @@ class GemmConfig:
             raise ConfigError("config", data, f"lacks a field ({error})", "pass all") from None
 
 
-LOADS = ("dma16", "dma4", "gather")
+# Bytes a thread brings to LDS at once. A gather collects them element by element.
+LOAD_BYTES = {"dma16": 16, "dma4": 4, "gather": 16}
+# Rows of the tile of C in LDS are this much longer than their data, so that the four row groups
+# of an MFMA result fall on different banks.
+C_PAD_BYTES = 16
 
 
 def load_kind(align: int, inner: int) -> str:
@@ -117,7 +125,7 @@ class KernelSpec:
 
     Attributes:
         dtype, out_dtype, layout: as in GemmProblem.
-        a_load, b_load: one of LOADS.
+        a_load, b_load: a key of LOAD_BYTES.
         store_bytes: width of one store of C, 2 to 16.
         k_tail: the last K step is partial, so fragments are masked there.
         config: the chosen tile and pipeline.
@@ -151,7 +159,9 @@ class KernelSpec:
         """A legal symbol: the kernel's name in profilers, autotune tables and the ISA."""
         tail = "_kt" if self.k_tail else ""
         io = f"{self.dtype.name}_{self.out_dtype.name}_{self.layout.value}".lower()
-        return f"gemm_{io}_{self.config.name}_a{self.a_load}_b{self.b_load}_c{self.store_bytes}{tail}"
+        return (
+            f"gemm_{io}_{self.config.name}_a{self.a_load}_b{self.b_load}_c{self.store_bytes}{tail}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         data = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -72,3 +72,7 @@ class RecordMissing(InductorFlyDSLError, RuntimeError):
 
 class RecordCorrupt(InductorFlyDSLError, RuntimeError):
     """A tuning record that cannot be read; the file is kept aside, never deleted."""
+
+
+class StoreUnwritable(InductorFlyDSLError, OSError):
+    """The directory of the tuning store cannot be written."""

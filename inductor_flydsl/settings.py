@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +126,8 @@ class Settings:
     emulator_seed: int
 
 
-_scope: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("scope", default={})
+_scope: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("scope")
+_NO_SCOPE: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def _check(name: str, value: Any) -> Any:
@@ -154,8 +156,9 @@ def resolve(name: str, argument: Any = None) -> tuple[Any, str]:
         raise SettingError(name, argument, "is not a setting", f"use one of {', '.join(KNOBS)}")
     if argument is not None:
         return _check(name, argument), "argument"
-    if name in _scope.get():
-        return _scope.get()[name], "scope"
+    scoped = _scope.get(_NO_SCOPE)
+    if name in scoped:
+        return scoped[name], "scope"
     text = os.environ.get(knob.variable)
     if text is not None:
         return knob.parse(knob.variable, text), knob.variable
@@ -179,7 +182,7 @@ def scope(**overrides: Any) -> Iterator[Settings]:
         SettingError: an unknown name or an unusable value.
     """
     checked = {name: _check(name, value) for name, value in overrides.items()}
-    token = _scope.set({**_scope.get(), **checked})
+    token = _scope.set({**_scope.get(_NO_SCOPE), **checked})
     try:
         yield current()
     finally:

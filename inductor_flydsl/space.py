@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 
 from .arch import Arch
-from .config import MFMA_K, MFMA_M, MFMA_N, GemmConfig, KernelSpec
+from .config import LOAD_BYTES, MFMA_M, MFMA_N, GemmConfig, KernelSpec
 from .problem import DType, GemmProblem
 
 INT32_MAX = 2**31 - 1
@@ -32,9 +32,11 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
         if getattr(p, name) > INT32_MAX:
             return f"{name}={getattr(p, name)} does not fit in 32 bits"
     for name, rows, cols, ld, inner in (
-        ("A", p.m, p.k, p.lda, p.a_inner) if p.layout.a_k_contiguous
+        ("A", p.m, p.k, p.lda, p.a_inner)
+        if p.layout.a_k_contiguous
         else ("A", p.k, p.m, p.lda, p.a_inner),
-        ("B", p.n, p.k, p.ldb, p.b_inner) if p.layout.b_k_contiguous
+        ("B", p.n, p.k, p.ldb, p.b_inner)
+        if p.layout.b_k_contiguous
         else ("B", p.k, p.n, p.ldb, p.b_inner),
         ("C", p.m, p.n, p.ldc, 1),
     ):
@@ -48,15 +50,12 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
 def _load_limit(name: str, spec: KernelSpec, load: str, k_contiguous: bool) -> str | None:
     config = spec.config
     rows = config.tile_m if name == "A" else config.tile_n
-    size = spec.dtype.bytes
-    line = (config.tile_k if k_contiguous else rows) * size
-    chunk = {"dma16": 16, "dma4": 4, "gather": size}[load]
-    lines = (rows if k_contiguous else config.tile_k)
-    step = config.threads * chunk
-    if line % chunk:
-        return f"a {line}-byte line of {name} in LDS is not a multiple of {chunk}-byte loads"
-    if line * lines % step:
-        return f"{config.threads} threads of {chunk}-byte loads do not tile {name} in LDS evenly"
+    line = (config.tile_k if k_contiguous else rows) * spec.dtype.bytes
+    size = LOAD_BYTES[load]
+    if line % LOAD_BYTES["dma16"]:
+        return f"a {line}-byte line of {name} in LDS is not a multiple of 16 bytes"
+    if rows * config.tile_k * spec.dtype.bytes % (config.threads * size):
+        return f"{config.threads} threads of {size}-byte loads do not tile {name} in LDS evenly"
     return None
 
 
@@ -75,9 +74,12 @@ def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
         return f"tile_m={c.tile_m} is not a multiple of {MFMA_M}·waves_m={MFMA_M * c.waves_m}"
     if c.tile_n % (MFMA_N * c.waves_n):
         return f"tile_n={c.tile_n} is not a multiple of {MFMA_N}·waves_n={MFMA_N * c.waves_n}"
-    if c.tile_k % MFMA_K or c.tile_k & (c.tile_k - 1):
-        return f"tile_k={c.tile_k} is not a power of two that {MFMA_K} divides"
-    lds = max(c.ring_bytes(size), c.tile_m * c.tile_n * problem.out_dtype.bytes)
+    if c.tile_k not in (32, 64, 128):
+        return f"tile_k={c.tile_k} has no LDS layout; use 32, 64 or 128"
+    for name in ("tile_m", "tile_n"):
+        if getattr(c, name) & (getattr(c, name) - 1):
+            return f"{name}={getattr(c, name)} is not a power of two"
+    lds = max(c.ring_bytes(size), c.c_tile_bytes(problem.out_dtype.bytes))
     if lds > arch.lds_bytes:
         return f"{lds} bytes of LDS exceed the {arch.lds_bytes} of a CU"
     if c.accumulators > arch.registers_per_lane // 2:
@@ -89,20 +91,20 @@ def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
 
 
 def _wait_limit(spec: KernelSpec) -> str | None:
-    config = spec.config
-    loads = loads_per_stage(spec)
-    if (config.stages - 1) * loads > VMCNT_MAX:
-        return f"{config.stages - 1} stages of {loads} loads exceed the wait counter's {VMCNT_MAX}"
+    younger = (spec.config.stages - 2) * dma_per_stage(spec)
+    if younger > VMCNT_MAX:
+        return f"{younger} loads in flight exceed the wait counter's {VMCNT_MAX}"
     return None
 
 
-def loads_per_stage(spec: KernelSpec) -> int:
-    """Vector-memory instructions a wave issues to fill one stage of the ring."""
+def dma_per_stage(spec: KernelSpec) -> int:
+    """DMA instructions a wave issues to fill one stage of the ring; gathers are no DMA."""
     config = spec.config
-    chunk = {"dma16": 16, "dma4": 4, "gather": spec.dtype.bytes}
-    tile = config.tile_k * spec.dtype.bytes
-    a = config.tile_m * tile // (config.threads * chunk[spec.a_load])
-    return a + config.tile_n * tile // (config.threads * chunk[spec.b_load])
+    total = 0
+    for rows, load in ((config.tile_m, spec.a_load), (config.tile_n, spec.b_load)):
+        if load != "gather":
+            total += rows * config.tile_k * spec.dtype.bytes // (config.threads * LOAD_BYTES[load])
+    return total
 
 
 _TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))

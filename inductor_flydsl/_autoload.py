@@ -1,0 +1,74 @@
+"""Entry point of the group ``torch.backends``: what runs inside every ``import torch``.
+
+Imports nothing of torch and nothing heavy, and never raises. It leaves one finder on
+``sys.meta_path`` that waits for ``torch._inductor.config`` to be imported, which happens when a
+program first compiles; importing that module from here would double the time of ``import torch``.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+from . import settings
+
+TARGET = "torch._inductor.config"
+
+
+class ConfigWatcher(MetaPathFinder):
+    """Registers the plugin right after ``torch._inductor.config`` has run, once."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != TARGET:
+            return None
+        unwatch()
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def run_then_register(module: ModuleType) -> None:
+            run(module)
+            _register_quietly()
+
+        # An attribute of this one loader: its type, and with it inspect.getsource on the module
+        # (which ConfigModule needs while it runs), stays as it is.
+        spec.loader.exec_module = run_then_register  # type: ignore[method-assign]
+        return spec
+
+
+def autoload() -> None:
+    """Arrange for the plugin to register itself when Inductor is first imported."""
+    try:
+        if settings.resolve("disable")[0]:
+            return
+        if TARGET in sys.modules:
+            _register_quietly()
+        elif not any(isinstance(finder, ConfigWatcher) for finder in sys.meta_path):
+            sys.meta_path.insert(0, ConfigWatcher())
+    except Exception as error:  # An error here would break the user's `import torch`.
+        _complain(error)
+
+
+def unwatch() -> None:
+    """Take every watcher off ``sys.meta_path``."""
+    sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, ConfigWatcher)]
+
+
+def _register_quietly() -> None:
+    try:
+        from .inductor.activate import register
+
+        register()
+    except Exception as error:  # As above: the import under way must succeed.
+        _complain(error)
+
+
+def _complain(error: Exception) -> None:
+    import logging
+
+    log = logging.getLogger("inductor_flydsl")
+    log.warning("inductor_flydsl is not active: %s: %s", type(error).__name__, error)

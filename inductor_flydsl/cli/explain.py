@@ -1,0 +1,70 @@
+"""`inductor-flydsl explain`: candidates, the stored pick, and every rejection with its reason."""
+
+from __future__ import annotations
+
+import argparse
+
+from .. import explanation, model
+from ..problem import GemmProblem
+from . import OK, UsageError
+from .cache import measurements_table
+from .output import emit_json, microseconds, say, table
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.top < 0:
+        raise UsageError("--top", arguments.top, "is negative", "use 0 or more")
+    found = explanation.explain(GemmProblem.parse(arguments.problem), arch=arguments.arch)
+    for note in found.notes:
+        say(f"note: {note}")
+    if arguments.json:
+        emit_json(found.to_json())
+        return OK
+    print(f"{found.problem} on {found.arch}: {_verdict(found)}")
+    if found.candidates:
+        print(_candidates(found, arguments.top))
+    print(_stored(found))
+    if found.rejections:
+        print(_rejections(found))
+    return OK
+
+
+def _verdict(found: explanation.Explanation) -> str:
+    if found.limit:
+        return f"stays with ATen or Triton, because: {found.limit}"
+    forbidden = sum(r.count for r in found.rejections)
+    return f"{len(found.candidates)} configurations are legal, {forbidden} are not"
+
+
+def _candidates(found: explanation.Explanation, top: int) -> str:
+    header = ("CONFIG", f"US ({model.CLOCK})", "BOUND", *(p.upper() for p in model.PARTS))
+    rows = [
+        (c.name, microseconds(p.us), p.bound, *(microseconds(v) for v in p.parts.values()))
+        for c, p in found.candidates[:top]
+    ]
+    title = f"\nPredicted times, clock {model.CLOCK} (a formula, not a measurement), best first:"
+    return f"{title}\n{table(header, rows, indent='  ')}"
+
+
+def _stored(found: explanation.Explanation) -> str:
+    if not found.stored:
+        return "\nThe store has no record of this problem."
+    blocks = []
+    for entry in found.stored:
+        record = entry.record
+        pick = "no candidate works" if record.best is None else f"pick {record.best.name}"
+        text = f"\nStored for {record.device}, clock {record.clock.value} ({record.id}): {pick}"
+        text += f"\n  not used here: {entry.stale}" if entry.stale else ""
+        rows = measurements_table(record).splitlines()
+        text += "".join(f"\n  {line}" for line in rows)
+        text += "".join(f"\n  {m.config.name} rejected: {m.failure}" for m in record.rejected)
+        blocks.append(text)
+    return "\n".join(blocks)
+
+
+def _rejections(found: explanation.Explanation) -> str:
+    lines = ["\nNot legal for this problem:"]
+    for rejection in found.rejections:
+        config, why = rejection.examples[0]
+        lines.append(f"  {rejection.count:4d}  {why}  (for example {config.name})")
+    return "\n".join(lines)

@@ -1,0 +1,28 @@
+"""KernelSpec and architecture → Artifact: memory, then disk, then FlyDSL. One compile a kernel.
+
+Knows nothing of tuning or of Inductor. Only `flydsl_bridge` (and the templates) touch flydsl, so
+importing this package is cheap and works where flydsl is not installed.
+"""
+
+from __future__ import annotations
+
+from .artifact import Artifact, Resources
+from .cache import CompileStats, artifact_directory, compile_spec, reset_memory, stats
+from .fingerprint import flydsl_version, source_fingerprint
+from .launcher import HostFunction, load
+from .pool import compile_many
+
+__all__ = [
+    "Artifact",
+    "CompileStats",
+    "HostFunction",
+    "Resources",
+    "artifact_directory",
+    "compile_many",
+    "compile_spec",
+    "flydsl_version",
+    "load",
+    "reset_memory",
+    "source_fingerprint",
+    "stats",
+]

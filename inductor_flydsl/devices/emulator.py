@@ -1,0 +1,246 @@
+"""The gfx950 emulator as a device: CPU tensors in, FlyDSL's own host launcher all the way.
+
+The launcher is the one that drives a GPU; only the runtime library underneath differs: a small
+shim that hands each launch to this module, which runs it on `inductor_flydsl.emulator`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import emulator, settings
+from ..arch import get_arch
+from ..config import GemmConfig, launch_arguments
+from ..errors import DeviceUnavailable, LaunchFailed
+from ..problem import GemmProblem
+from .base import Clock, Kernel, Timing
+
+if TYPE_CHECKING:
+    from ..compiler import Artifact
+
+# Workgroups that are run to time a launch; the clock extends their cycles to the whole grid.
+SAMPLED_WORKGROUPS = 4
+
+_LAUNCH = ctypes.CFUNCTYPE(
+    None,
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_int64),
+    ctypes.c_uint32,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_uint64,
+)
+
+
+@functools.cache
+def shim_library() -> Path:
+    """The runtime library under FlyDSL's launcher, built once a machine with the C compiler.
+
+    Raises:
+        DeviceUnavailable: there is no C compiler, or it failed.
+    """
+    from ..compiler import artifact_directory
+
+    source = Path(__file__).with_name("launch_shim.c")
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    library = artifact_directory() / f"launch_shim_{digest}.so"
+    if library.exists():
+        return library
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        raise DeviceUnavailable(
+            "device=emulator needs a C compiler for its launch shim; install gcc or set CC"
+        )
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        built = Path(folder) / "shim.so"
+        command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(built), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise DeviceUnavailable(f"{' '.join(command)} failed: {done.stderr.strip()}")
+        os.replace(built, library)
+    return library
+
+
+@dataclass
+class _Request:
+    """One launch under way: what it may touch, how it runs, and how it went."""
+
+    memory: emulator.Memory
+    options: emulator.Options
+    result: emulator.RunResult | None = None
+    error: BaseException | None = None
+
+
+class _Bridge:
+    """The callback under the shim. One launch at a time in the whole process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.request: _Request | None = None
+        self._callback = _LAUNCH(self._on_launch)
+        self._programs: dict[bytes, emulator.Program] = {}
+        library = ctypes.CDLL(str(shim_library()))
+        library.flydsl_emulator_on_launch(self._callback)
+
+    def program(self, text: bytes) -> emulator.Program:
+        if text not in self._programs:
+            self._programs[text] = emulator.load_program(text.decode())
+        return self._programs[text]
+
+    def _on_launch(
+        self, text: bytes, name: bytes, shape: Any, lds: int, params: Any, count: int
+    ) -> None:
+        request = self.request
+        if request is None:
+            return
+        try:
+            kernel = self.program(text).kernels[name.decode()]
+            visible = [a for a in kernel.args if not a.kind.startswith("hidden_")]
+            if len(visible) != count:
+                raise LaunchFailed(f"{kernel.name} takes {len(visible)} arguments, got {count}")
+            kernarg = bytearray(kernel.kernarg_size)
+            for arg, pointer in zip(visible, params[:count], strict=True):
+                kernarg[arg.offset : arg.offset + arg.size] = ctypes.string_at(pointer, arg.size)
+            request.result = emulator.run(
+                kernel,
+                tuple(shape[0:3]),
+                tuple(shape[3:6]),
+                bytes(kernarg),
+                request.memory,
+                request.options,
+                dynamic_lds=lds,
+            )
+        except BaseException as error:  # ctypes would print and drop it; `launch` raises it.
+            request.error = error
+
+
+@functools.cache
+def _bridge() -> _Bridge:
+    return _Bridge()
+
+
+def _spread(workgroups: int, sample: int) -> tuple[int, ...]:
+    """Up to `sample` workgroup ids over the grid, the first and the last among them."""
+    last = workgroups - 1
+    return tuple(sorted({i * last // max(1, sample - 1) for i in range(sample)}))
+
+
+@functools.cache
+def _clock_fingerprint() -> str:
+    source = Path(emulator.__file__).with_name("timing.py").read_bytes()
+    return hashlib.sha256(source).hexdigest()[:16]
+
+
+class EmulatorDevice:
+    """Implements `devices.base.Device` on CPU tensors.
+
+    Args:
+        arch: LLVM name of the emulated architecture.
+
+    Raises:
+        BadArgument: the architecture has no kernels here.
+        DeviceUnavailable: the launch shim cannot be built.
+    """
+
+    clock = Clock.EMULATED
+    backend = "emulator"
+    torch_device = "cpu"
+
+    def __init__(self, arch: str = "gfx950") -> None:
+        self.arch = get_arch(arch)
+        self.name = f"emulator:{self.arch.name}"
+        self.last_run: emulator.RunResult | None = None
+        self._timing = False
+
+    def environment(self) -> dict[str, str]:
+        """Compute units, and the clock's fingerprint: a changed clock makes other times."""
+        return {"compute_units": str(self.arch.compute_units), "clock": _clock_fingerprint()}
+
+    def load(self, artifact: Artifact, problem: GemmProblem, config: GemmConfig) -> Kernel:
+        """``kernel(c, a, b)`` on CPU tensors; returns when the launch has been emulated.
+
+        Raises:
+            LaunchFailed: at load or at the call; emulator faults name the instruction.
+        """
+        from ..compiler import load
+
+        _bridge()
+        integers = launch_arguments(problem, config)
+        bound = load(artifact, shim_library()).bind(integers)
+        workgroups = integers[-1]
+
+        def kernel(c: Any, a: Any, b: Any) -> None:
+            with self._launch((("C", c), ("A", a), ("B", b)), workgroups):
+                bound(c.data_ptr(), a.data_ptr(), b.data_ptr(), None)
+
+        return kernel
+
+    def _options(self, workgroups: int) -> emulator.Options:
+        chosen = settings.current()
+        if self._timing:
+            return emulator.Options(
+                landing="eager",
+                order="lockstep",
+                findings=False,
+                sample_workgroups=_spread(workgroups, SAMPLED_WORKGROUPS),
+            )
+        return emulator.Options(
+            landing=chosen.emulator_landing,
+            order=chosen.emulator_order,
+            seed=chosen.emulator_seed,
+        )
+
+    @contextlib.contextmanager
+    def _launch(
+        self, tensors: tuple[tuple[str, Any], ...], workgroups: int
+    ) -> Iterator[None]:
+        memory = emulator.Memory()
+        for name, tensor in tensors:
+            storage = tensor.untyped_storage()
+            # Kernels read whole dwords; an allocation never ends inside one.
+            size = (storage.nbytes() + 3) // 4 * 4
+            memory.add(storage.data_ptr(), size, name, writable=name == "C")
+        bridge = _bridge()
+        with bridge.lock:
+            request = _Request(memory, self._options(workgroups))
+            bridge.request = request
+            try:
+                yield
+            finally:
+                bridge.request = None
+            if isinstance(request.error, (KeyboardInterrupt, SystemExit)):
+                raise request.error
+            if request.error is not None:
+                raise LaunchFailed(f"{type(request.error).__name__}: {request.error}")
+            if request.result is None:
+                raise LaunchFailed("FlyDSL's launcher returned without a launch")
+            self.last_run = request.result
+
+    def time(self, call: Callable[[], None]) -> Timing:
+        """Emulated time of one launch, from a sample of its workgroups.
+
+        The sampled workgroups are executed; the rest of C is left as it was.
+        """
+        self._timing = True
+        try:
+            call()
+        finally:
+            self._timing = False
+        assert self.last_run is not None
+        return Timing(us=self.last_run.time_us, spread_us=0.0, rounds=1)
+
+    def synchronize(self) -> None:
+        """Launches are finished when they return."""

@@ -1,0 +1,130 @@
+"""`torch.mm` standing in for the kernel, on a CPU or on any GPU that torch knows.
+
+For testing everything around a kernel where no AMD GPU is at hand. Compiles nothing and needs no
+FlyDSL: candidates differ in name alone. Its times say nothing about any FlyDSL kernel.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..arch import GFX950
+from ..config import GemmConfig
+from ..errors import DeviceUnavailable, LaunchFailed
+from ..problem import GemmProblem
+from .base import Clock, Kernel, Timing
+
+if TYPE_CHECKING:
+    from ..compiler import Artifact
+
+WARM_UP = 3
+ROUNDS = 11
+# Launches between two reads of the clock, so that its resolution does not show.
+INNER = 4
+
+
+class ReferenceDevice:
+    """Implements `devices.base.Device` with torch's own product.
+
+    Args:
+        torch_device: of the tensors it takes: ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Raises:
+        DeviceUnavailable: torch has no such device here.
+    """
+
+    name = "reference"
+    arch = GFX950
+    backend = "reference"
+
+    def __init__(self, torch_device: str = "cpu") -> None:
+        import torch
+
+        kind = torch_device.partition(":")[0]
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise DeviceUnavailable(
+                f"torch_device={torch_device!r}: torch finds no GPU here; use cpu"
+            )
+        if kind not in ("cpu", "cuda"):
+            raise DeviceUnavailable(f"torch_device={torch_device!r} is not known; use cpu or cuda")
+        self.torch_device = torch_device
+        self.clock = Clock.GPU_EVENT if kind == "cuda" else Clock.WALL
+
+    def environment(self) -> dict[str, str]:
+        """Versions and the chip that torch's product runs on."""
+        import torch
+
+        facts = {"torch": torch.__version__, "torch_device": self.torch_device.partition(":")[0]}
+        if self.clock is Clock.GPU_EVENT:
+            properties = torch.cuda.get_device_properties(torch.device(self.torch_device))
+            facts |= {
+                "gpu": properties.name,
+                "compute_units": str(properties.multi_processor_count),
+            }
+        return facts
+
+    def load(self, artifact: Artifact, problem: GemmProblem, config: GemmConfig) -> Kernel:
+        """``kernel(c, a, b)``: C = A @ B in place, fp32 accumulate."""
+        import torch
+
+        if problem.out_dtype is not problem.dtype:
+            return _mm_to_wider(torch)
+        mm = torch.mm
+
+        def kernel(c: Any, a: Any, b: Any) -> None:
+            mm(a, b, out=c)
+
+        return kernel
+
+    def time(self, call: Callable[[], None]) -> Timing:
+        """Median over rounds of a few launches; wall clock on a CPU, events on a GPU."""
+        try:
+            for _ in range(WARM_UP):
+                call()
+            self.synchronize()
+            once = self._events if self.clock is Clock.GPU_EVENT else self._wall
+            samples = sorted(once(call) for _ in range(ROUNDS))
+        except RuntimeError as error:
+            raise LaunchFailed(f"torch's product stopped with: {error}") from error
+        low, mid, high = statistics.quantiles(samples, n=4)
+        return Timing(us=mid, spread_us=(high - low) / 2, rounds=ROUNDS * INNER)
+
+    def _wall(self, call: Callable[[], None]) -> float:
+        start = time.perf_counter()
+        for _ in range(INNER):
+            call()
+        return (time.perf_counter() - start) * 1e6 / INNER
+
+    def _events(self, call: Callable[[], None]) -> float:
+        import torch
+
+        with torch.cuda.device(torch.device(self.torch_device)):
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(INNER):
+                call()
+            stop.record()
+            stop.synchronize()
+        return start.elapsed_time(stop) * 1e3 / INNER
+
+    def synchronize(self) -> None:
+        """Wait for the GPU; nothing to wait for on a CPU."""
+        import torch
+
+        if self.clock is Clock.GPU_EVENT:
+            torch.cuda.synchronize(torch.device(self.torch_device))
+
+
+def _mm_to_wider(torch: Any) -> Kernel:
+    """A 16-bit product with an fp32 result, which torch's CPU mm does not offer by itself."""
+
+    def kernel(c: Any, a: Any, b: Any) -> None:
+        if c.is_cuda:
+            torch.mm(a, b, out_dtype=c.dtype, out=c)
+        else:
+            torch.mm(a.to(c.dtype), b.to(c.dtype), out=c)
+
+    return kernel

@@ -1,0 +1,186 @@
+"""Running a kernel: the emulator's public face.
+
+Owns options, the split of a grid into machines, and what a run returns. Host addresses in kernargs
+are real: register what they point to in a `Memory` first.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import timing
+from .decode import code_of
+from .errors import LaunchError
+from .hazards import Finding, Hazards
+from .launch import Launch, make_launch, make_machine
+from .memory import Memory
+from .program import Kernel, Program, Resources, load_program
+from .queues import Queues
+from .wave import PATIENCE, Scheduler, check_limit
+
+LANDINGS = ("lazy", "eager", "random")
+ORDERS = ("lockstep", "forward", "reverse", "random")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run a kernel; every field has a safe default.
+
+    landing: when memory operations land: "lazy" only where a wait forces it, "eager" at issue,
+      "random" in between. order: which waves go first: "lockstep" (fastest) all together,
+      "forward", "reverse", "random" one wave of each workgroup at a time up to its next barrier.
+    seed: of everything random. findings: look for hazards (slower). poison: registers and LDS
+      start as NaN patterns instead of zeros. sample_workgroups: run only these linear workgroup
+      ids. max_instructions: wave-instructions after which a run is taken to be stuck.
+    max_waves: waves that run at a time; bounds memory.
+    """
+
+    landing: str = "lazy"
+    order: str = "lockstep"
+    seed: int = 0
+    findings: bool = True
+    poison: bool = True
+    sample_workgroups: tuple[int, ...] | None = None
+    max_instructions: int = 2_000_000_000
+    max_waves: int = 512
+
+    def __post_init__(self) -> None:
+        for name, choices in (("landing", LANDINGS), ("order", ORDERS)):
+            if getattr(self, name) not in choices:
+                raise LaunchError(f"Options.{name} {getattr(self, name)!r}: choose from {choices}")
+        for name in ("max_instructions", "max_waves"):
+            if getattr(self, name) < 1:
+                raise LaunchError(f"Options.{name} {getattr(self, name)} must be at least 1")
+        if self.sample_workgroups is not None:
+            object.__setattr__(self, "sample_workgroups", tuple(self.sample_workgroups))
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run did.
+
+    instructions: wave-instructions executed. findings: hazards, worst first. time_us: an estimate
+    on the named `clock`, for the whole grid even where workgroups were sampled. stats: counts by
+    name (bytes moved, instructions by class, workgroups run).
+    """
+
+    kernel: str
+    instructions: int
+    findings: tuple[Finding, ...]
+    time_us: float
+    clock: str
+    resources: Resources
+    stats: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def cycles(self) -> float:
+        """Emulated clocks of the launch at the nominal frequency."""
+        return self.time_us * timing.CLOCK_MHZ
+
+
+def _kernel_of(what: Kernel | Program | str, name: str) -> Kernel:
+    if isinstance(what, str):
+        what = load_program(what)
+    if isinstance(what, Program):
+        return what.kernel(name)
+    if not isinstance(what, Kernel):
+        raise LaunchError(f"kernel {what!r}: give assembly text, a Program or a Kernel")
+    return what
+
+
+def run(kernel: Kernel | Program | str, grid: int | Sequence[int], block: int | Sequence[int],
+        kernarg: bytes, memory: Memory, options: Options = Options(),  # noqa: B008
+        dynamic_lds: int = 0, name: str = "") -> RunResult:  # fmt: skip
+    """Runs one launch to its end.
+
+    grid: workgroups in x, y, z. block: work-items in x, y, z. kernarg: the explicit arguments'
+    bytes; hidden ones are filled in. memory: what the kernel may touch. name: picks a kernel of a
+    program that has several.
+
+    Raises LaunchError for an argument that doesn't fit, UnknownInstruction, MemoryFault (findings
+    off), Trap, Deadlock.
+    """
+    chosen = _kernel_of(kernel, name)
+    launch = make_launch(chosen, grid, block, kernarg, dynamic_lds)
+    overlay = [memory.add_array(a, label, writable=False)
+               for a, label in ((launch.kernarg, "kernarg"), (launch.packet, "dispatch packet"))]
+    try:
+        with np.errstate(all="ignore"):
+            return _Run(launch, memory, options).go()
+    finally:
+        for region in overlay:
+            memory.remove(region)
+
+
+class _Run:
+    """One launch under way: machines over slices of the grid, in dispatch order."""
+
+    def __init__(self, launch: Launch, memory: Memory, options: Options) -> None:
+        self.launch = launch
+        self.memory = memory
+        self.options = options
+        self.rng = random.Random(options.seed)
+        self.hazards = Hazards(launch.kernel) if options.findings else None
+        self.code = code_of(launch.kernel.program, options.findings)
+        self.finished: list[Scheduler] = []
+        memory.bytes_read = memory.bytes_written = 0
+        ids = options.sample_workgroups
+        if ids is not None and not all(0 <= i < launch.groups for i in ids):
+            raise LaunchError(f"sample_workgroups {ids}: the grid has {launch.groups} workgroups")
+        self.ids = np.arange(launch.groups) if ids is None else np.array(sorted(set(ids)), np.int64)
+
+    def go(self) -> RunResult:
+        per_machine = max(1, self.options.max_waves // self.launch.waves)
+        pending = [
+            self.ids[i : i + per_machine] for i in range(0, len(self.ids), per_machine)
+        ]
+        active: list[Scheduler] = []
+        while pending or active:
+            # Workgroups that wait for others only get on if those run too.
+            if pending and all(s.spins > PATIENCE for s in active):
+                active.append(self._machine(pending.pop(0)))
+            for scheduler in list(active):
+                scheduler.step()
+                while not scheduler.done and scheduler.spins <= PATIENCE:
+                    scheduler.step()
+                    self._check(active)
+                if scheduler.done:
+                    active.remove(scheduler)
+                    self._retire(scheduler)
+            self._check(active)
+        return self._result()
+
+    def _check(self, active: list[Scheduler]) -> None:
+        if active:
+            check_limit(self.finished + active, self.options.max_instructions)
+
+    def _machine(self, groups: np.ndarray) -> Scheduler:
+        machine = make_machine(self.launch, groups, self.options.poison, self.memory)
+        machine.queues = Queues(machine, self.options.landing, self.rng)
+        machine.hazards = self.hazards.attach(machine) if self.hazards is not None else None
+        return Scheduler(machine, self.code, self.options.order, self.rng)
+
+    def _retire(self, scheduler: Scheduler) -> None:
+        self.finished.append(scheduler)
+        del scheduler.m.V, scheduler.m.VF, scheduler.m.VI
+
+    def _result(self) -> RunResult:
+        hits = np.sum([s.hits for s in self.finished], axis=0)
+        instructions = self.launch.kernel.program.instructions
+        estimate = timing.estimate(
+            [(inst, int(n)) for inst, n in zip(instructions, hits, strict=False) if n],
+            self.launch, len(self.ids), (self.memory.bytes_read, self.memory.bytes_written),
+        )  # fmt: skip
+        return RunResult(
+            kernel=self.launch.kernel.name,
+            instructions=int(hits.sum()),
+            findings=self.hazards.findings() if self.hazards is not None else (),
+            time_us=estimate.time_us,
+            clock=timing.CLOCK,
+            resources=self.launch.kernel.resources,
+            stats=estimate.stats,
+        )

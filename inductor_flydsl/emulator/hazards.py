@@ -1,0 +1,363 @@
+"""Findings: what a kernel does that hardware doesn't promise to do right.
+
+Owns the kinds of findings, their words and their counting. A run without findings never comes
+here. Knows the queues and the LDS shadow, nothing of what instructions compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .asm import Instruction
+from .operands import SGPR_KEY
+from .program import Kernel
+from .queues import DS, SMEM, VM, Entry
+from .shadow import Clash, Shadow
+from .state import Cohort, Machine, Selector
+
+ERRORS = ("out-of-bounds", "read-before-landing", "write-before-landing", "lds-race",
+          "barrier-divergence")  # fmt: skip
+WARNINGS = ("lds-overlap", "misaligned", "uninitialised-lds", "uninitialised-vgpr", "spill")
+_SHOWN_WAVES = 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One hazard at one instruction.
+
+    kind: one of ERRORS or WARNINGS. text, line: the instruction. source: file:line, if the text
+    has debug lines. waves: the first few that met it. what: the registers or bytes. message: what
+    is wrong and which wait or barrier is missing. count: lanes or waves that met it, over the run.
+    """
+
+    kind: str
+    kernel: str
+    text: str
+    line: int
+    source: str
+    waves: tuple[str, ...]
+    what: str
+    message: str
+    count: int
+
+    @property
+    def severity(self) -> str:
+        """"error" if results may be wrong on hardware, else "warning"."""
+        return "error" if self.kind in ERRORS else "warning"
+
+    def __str__(self) -> str:
+        where = f" ({self.source})" if self.source else ""
+        return (
+            f"{self.severity}: {self.kind}: {self.message}\n  {self.kernel} line {self.line}"
+            f"{where}: {self.text}\n  {self.what}; {', '.join(self.waves)}; {self.count} times"
+        )
+
+
+Run = Callable[[Cohort], Any]
+
+
+def checked(run: Run, inst: Instruction, reads: frozenset[int], writes: frozenset[int]) -> Run:
+    """Wraps a closure with the register checks."""
+    touched = reads | writes
+    moves_memory = inst.base.startswith(
+        ("ds_", "buffer_", "global_", "flat_", "scratch_", "s_load", "s_buffer_load")
+    )
+
+    def wrapped(c: Cohort) -> Any:
+        hazards = c.m.hazards
+        if hazards is None:
+            return run(c)
+        if hazards.in_flight and not touched.isdisjoint(hazards.in_flight):
+            # Loads into the same register land in order, so only others overwrite too early.
+            hazards.touched(c, inst, reads, frozenset() if moves_memory else writes)
+        if hazards.unset and not touched.isdisjoint(hazards.unset):
+            hazards.defined(c, inst, reads, writes)
+        return run(c)
+
+    return wrapped
+
+
+class Hazards:
+    """Collects the findings of one launch."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.found: dict[tuple[str, int, str], Finding] = {}
+        self.m: Machine
+        resources = kernel.resources
+        spills = resources.vgpr_spills + resources.sgpr_spills
+        if resources.vgpr_spills:
+            self._add("spill", None, (), f"{spills} registers",
+                      f"the compiler spilled {resources.vgpr_spills} VGPRs and "
+                      f"{resources.sgpr_spills} SGPRs to {resources.scratch} bytes of scratch", spills,
+                      "")  # fmt: skip
+
+    def attach(self, machine: Machine) -> Hazards:
+        """A view that watches `machine` and collects into the same findings."""
+        view = Hazards.__new__(Hazards)
+        view.kernel, view.found, view.m = self.kernel, self.found, machine
+        view.in_flight = {}
+        view.written = np.zeros((len(machine.V), machine.waves), np.bool_)
+        view.written[0] = True
+        view.unset = set(range(1, len(machine.V)))
+        view.shadow = Shadow(machine.lds.nbytes, machine.waves_per_group)
+        return view
+
+    in_flight: dict[int, int]
+    """Register → waves for which an operation that writes it is in flight."""
+    unset: set[int]
+    """Vector registers that not every wave has written."""
+    written: np.ndarray
+    shadow: Shadow
+
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings, errors first, then by line."""
+        order = {kind: i for i, kind in enumerate(ERRORS + WARNINGS)}
+        return tuple(sorted(self.found.values(), key=lambda f: (order[f.kind], f.line)))
+
+    def _add(self, kind: str, inst: Instruction | None, waves: Iterable[int], what: str,
+             message: str, count: int = 1, detail: str = "") -> None:  # fmt: skip
+        key = (kind, inst.line if inst else 0, detail)
+        old = self.found.get(key)
+        if old is not None:
+            self.found[key] = replace(old, count=old.count + count)
+            return
+        names = tuple(self.m.wave_name(int(w)) for w in list(waves)[:_SHOWN_WAVES])
+        text, line, source = (inst.text, inst.line, inst.source) if inst else ("", 0, "")
+        self.found[key] = Finding(
+            kind, self.kernel.name, text, line, source, names, what, message, count
+        )
+
+    # --- registers ------------------------------------------------------------------------
+
+    def issued(self, entry: Entry) -> None:
+        """An operation entered its queue."""
+        for reg in entry.regs:
+            self.in_flight[reg] = self.in_flight.get(reg, 0) + entry.waves.n
+
+    def landed(self, entry: Entry) -> None:
+        """An operation left its queue: a wait covered it."""
+        for reg in entry.regs:
+            left = self.in_flight[reg] - entry.waves.n
+            if left:
+                self.in_flight[reg] = left
+            else:
+                del self.in_flight[reg]
+        if entry.marks is not None and entry.note is not None and entry.note.open:
+            self._set_end(entry, closed=True)
+
+    def touched(self, c: Cohort, inst: Instruction, reads: frozenset[int],
+                writes: frozenset[int]) -> None:  # fmt: skip
+        """An instruction touches a register that some wave has in flight; are they its waves?"""
+        pending = self.m.queues.pending(c.waves)
+        for at, entry in enumerate(pending):
+            for regs, kind, verb in ((reads, "read", "reads"), (writes, "write", "overwrites")):
+                hit = sorted(regs.intersection(entry.regs))
+                if not hit:
+                    continue
+                newer = [e for e in pending[at + 1 :] if e.waves.key == entry.waves.key]
+                self._add(
+                    f"{kind}-before-landing", inst, entry.waves.idx, self._registers(hit),
+                    f"{verb} {self._registers(hit)} while '{entry.inst.text}' (line "
+                    f"{entry.inst.line}) is in flight; {_missing_wait(entry, newer)}",
+                    entry.waves.n, str(entry.inst.line),
+                )  # fmt: skip
+
+    def defined(self, c: Cohort, inst: Instruction, reads: frozenset[int],
+                writes: frozenset[int]) -> None:  # fmt: skip
+        """Checks reads of registers never written, then notes the writes."""
+        missing = [
+            reg for reg in sorted(reads & self.unset) if not self.written[reg, c.sel].all()
+        ]
+        if missing:
+            unset = ~self.written[missing[0], c.sel]
+            self._add("uninitialised-vgpr", inst, c.waves.idx[unset], self._registers(missing),
+                      f"reads {self._registers(missing)} before anything wrote it",
+                      int(unset.sum()))  # fmt: skip
+        for reg in writes & self.unset:
+            self.written[reg, c.sel] = True
+            if self.written[reg].all():
+                self.unset.discard(reg)
+
+    def _registers(self, regs: list[int]) -> str:
+        base = self.m.agpr_base
+        names = [
+            f"s{r - SGPR_KEY}" if r >= SGPR_KEY else f"a{r - base}" if r >= base else f"v{r}"
+            for r in regs
+        ]
+        return ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
+
+    # --- memory ---------------------------------------------------------------------------
+
+    def out_of_bounds(self, inst: Instruction, sel: Selector, lanes: np.ndarray, address: int,
+                      space: str = "global") -> None:  # fmt: skip
+        """Active lanes outside of every region, or of the workgroup's LDS."""
+        waves = np.arange(self.m.waves)[sel][lanes.any(axis=1)]
+        if space == "lds":
+            what = f"LDS byte {address}"
+            message = f"touches LDS byte {address}; the workgroup has {self.m.lds_size}"
+        else:
+            what = f"address {address:#x}"
+            message = f"touches address {address:#x}, outside every buffer the kernel was given"
+        self._add("out-of-bounds", inst, waves, what, message, int(lanes.sum()))
+
+    def misaligned(self, c: Cohort, inst: Instruction, addr: np.ndarray, size: int,
+                   active: np.ndarray | None) -> None:  # fmt: skip
+        """LDS addresses that aren't multiples of the access, up to a dword."""
+        step = 8 if "_tr_" in inst.base else min(size, 4)
+        if not int(np.bitwise_or.reduce(addr, axis=None)) & (step - 1):
+            return
+        lanes = (addr & (step - 1)) != 0
+        if active is not None:
+            lanes &= active
+        if lanes.any():
+            waves = c.waves.idx[np.flatnonzero(lanes.any(axis=1))]
+            self._add("misaligned", inst, waves, f"{step}-byte alignment",
+                      f"LDS addresses are not multiples of {step}", int(lanes.sum()))  # fmt: skip
+
+    def _rows(self, c: Cohort) -> tuple[np.ndarray, np.ndarray]:
+        """(wave number in its workgroup, epoch) [n, 1] of a cohort."""
+        return self._wave_epoch(c.waves.idx)
+
+    def _wave_epoch(self, waves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        m = self.m
+        return (waves // m.groups)[:, None], m.epoch[m.group_of[waves]][:, None]
+
+    def lds_read(self, c: Cohort, inst: Instruction, addr: np.ndarray, size: int,
+                 entry: Entry) -> None:  # fmt: skip
+        """Before a read is issued."""
+        self.misaligned(c, inst, addr, size, c.exec)
+        wave, epoch = self._rows(c)
+        entry.marks, entry.note = (addr, c.exec, epoch), Note(size, write=False)
+        rows, addr, wave, epoch = _active(addr, c.exec, wave, epoch)
+        if not addr.size:
+            return
+        race, unwritten = self.shadow.read(addr, size, wave, epoch)
+        if race:
+            self._race(c, inst, race, rows, "read")
+        if unwritten:
+            where = self._byte(c, unwritten, rows)
+            self._add("uninitialised-lds", inst, [self._wave(c, unwritten, rows)], where,
+                      f"reads {where}, which nothing has written", unwritten.count)  # fmt: skip
+
+    def lds_write(self, c: Cohort, inst: Instruction, addr: np.ndarray, size: int,
+                  entry: Entry) -> None:  # fmt: skip
+        """Before a DS write or an LDS-DMA is issued."""
+        dma = entry.kind is VM
+        active = entry.arrays[1]
+        self.misaligned(c, inst, addr, size, active)
+        wave, epoch = self._rows(c)
+        entry.marks, entry.note = (addr, active, epoch), Note(size, write=True, open=dma)
+        rows, addr, wave, epoch = _active(addr, active, wave, epoch)
+        if not addr.size:
+            return
+        race = self.shadow.write(addr, size, wave, epoch, dma)
+        if race:
+            self._race(c, inst, race, rows, "write")
+
+    def lds_atomic(self, c: Cohort, inst: Instruction, addr: np.ndarray, size: int,
+                   entry: Entry) -> None:  # fmt: skip
+        """Atomics are ordered among themselves; they only define what they touch."""
+        self.misaligned(c, inst, addr, size, c.exec)
+        wave, epoch = self._rows(c)
+        _, addr, wave, epoch = _active(addr, c.exec, wave, epoch)
+        if addr.size:
+            self.shadow.fill(addr, size, wave, epoch)
+
+    def _wave(self, c: Cohort, clash: Clash, rows: np.ndarray | None) -> int:
+        return int(c.waves.idx[clash.row if rows is None else rows[clash.row]])
+
+    def _byte(self, c: Cohort, clash: Clash, rows: np.ndarray | None) -> str:
+        wave = self._wave(c, clash, rows)
+        return f"LDS byte {clash.byte - int(self.m.lds_base[wave])}"
+
+    def _race(self, c: Cohort, inst: Instruction, clash: Clash, rows: np.ndarray | None,
+              action: str) -> None:  # fmt: skip
+        wave = self._wave(c, clash, rows)
+        mine = wave // self.m.groups
+        byte = self._byte(c, clash, rows)
+        other = f"wave {clash.other}"
+        if clash.other == mine and action == "read":
+            self._add("read-before-landing", inst, [wave], byte,
+                      f"reads {byte} while this wave's own LDS-DMA into it is in flight; an "
+                      "s_waitcnt vmcnt is missing", clash.count, "lds")  # fmt: skip
+            return
+        if clash.open:
+            missing = f"{other} hasn't waited for its access with s_waitcnt"
+        elif clash.late:
+            missing = f"{other} waited for its access only behind the barrier, not before it"
+        else:
+            missing = f"no s_barrier between this and {other}'s access"
+        kind = "read-before-landing" if action == "read" and clash.open else "lds-race"
+        if clash.read and (clash.late or clash.open):
+            # DS reads end long before an LDS-DMA lands, but nothing promises it.
+            kind = "lds-overlap"
+        self._add(kind, inst, [wave], byte, f"{action}s {byte}, {missing}", clash.count, "lds")
+
+    # --- barriers -------------------------------------------------------------------------
+
+    def barrier_reached(self, c: Cohort, inst: Instruction) -> None:
+        """DS operations not waited for may still happen behind the barrier."""
+        for entry in self.m.queues.pending(c.waves):
+            if entry.kind is DS and entry.note is not None and not entry.note.open:
+                entry.note = replace(entry.note, open=True)
+                self._set_end(entry, closed=False)
+
+    def _set_end(self, entry: Entry, closed: bool) -> None:
+        assert entry.note is not None
+        addr, active, issued = entry.marks
+        wave, epoch = self._wave_epoch(entry.waves.idx)
+        rows, addr, wave, epoch = _active(addr, active, wave, epoch)
+        if not addr.size:
+            return
+        size, write = entry.note.size, entry.note.write
+        if closed:
+            issued = issued if rows is None else issued[rows]
+            self.shadow.close(addr, size, wave, (issued, epoch), write)
+        else:
+            self.shadow.reopen(addr, size, wave, write)
+
+    def barrier_released(self, waiting: np.ndarray, release: np.ndarray) -> None:
+        """[waves of a workgroup, workgroups]: a barrier lets go though not all waves came."""
+        missing = release & ~waiting.all(axis=0)
+        if not missing.any():
+            return
+        m = self.m
+        group = int(np.flatnonzero(missing)[0])
+        came = np.flatnonzero(waiting[:, group]) * m.groups + group
+        inst = m.kernel.program.instructions[int(m.pc[came[0]]) - 1]
+        absent = np.flatnonzero(~waiting[:, group])
+        self._add(
+            "barrier-divergence", inst, came, f"workgroup {int(m.group_ids[group])}",
+            f"waves {', '.join(map(str, absent))} ended without this barrier", int(missing.sum()),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Note:
+    """What an entry does to LDS: bytes a lane, and whether it is open in the shadow."""
+
+    size: int
+    write: bool
+    open: bool = False
+
+
+def _active(addr: np.ndarray, active: np.ndarray | None, wave: np.ndarray,
+            epoch: np.ndarray) -> tuple[np.ndarray | None, ...]:  # type: ignore[type-arg]  # fmt: skip
+    """Drops inactive lanes: (rows or None, addr [k, 1], wave [k, 1], epoch [k, 1])."""
+    if active is None:
+        return None, addr, wave, epoch
+    rows = np.nonzero(active)[0]
+    return rows, addr[active][:, None], wave[rows], epoch[rows]
+
+
+def _missing_wait(entry: Entry, newer: list[Entry]) -> str:
+    if entry.kind is SMEM:
+        return "s_waitcnt lgkmcnt(0) is missing"
+    counter = "vmcnt" if entry.kind is VM else "lgkmcnt"
+    count = sum(1 for e in newer if e.kind is entry.kind)
+    return f"s_waitcnt {counter}({count}) is missing"

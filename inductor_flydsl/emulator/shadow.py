@@ -1,0 +1,173 @@
+"""A shadow of LDS: for each dword, who wrote it last and who has read it, and since when.
+
+Owns the race rules. Time is a workgroup's epoch, the number of its barriers so far. A write or
+read lasts from the epoch of its issue to the epoch in which its wave waited for it; two accesses
+of different waves, one of them a write, race if their spans meet. Knows nothing of how findings
+are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+OPEN = (1 << 22) - 1
+"""Epoch + 1 of an access that its wave hasn't waited for."""
+_LATE = 1 << 8
+_EPOCH = 9
+_ITEMS = {4: np.int32, 8: np.int64, 16: np.complex128}
+
+
+@dataclass(frozen=True)
+class Clash:
+    """The first of `count` lanes whose access races: byte address, and the other wave's access.
+
+    other: that wave's number in its workgroup. open: its wave hasn't waited for it yet. late: its
+    wave waited for it, but only behind a barrier. read: that access is a read.
+    """
+
+    row: int
+    byte: int
+    other: int
+    open: bool
+    late: bool
+    count: int
+    read: bool = False
+
+
+def _parts(addr: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Access → (item bytes, item index) that cover its dwords, wide where aligned."""
+    if size in (8, 16) and not int(np.bitwise_or.reduce(addr, axis=None)) & (size - 1):
+        yield size, addr >> (size.bit_length() - 1)
+        return
+    for word in range(max(1, size // 4)):
+        yield 4, (addr >> 2) + word
+
+
+class Shadow:
+    """writer: int32 a dword, (last epoch + 1) << 9 | late << 8 | wave << 4 | bytes; 0 never written.
+
+    reader: int32 [waves of a workgroup, dwords], (last epoch + 1 in which that wave read) << 1 |
+    late; 0 never.
+    All addresses are bytes in the machine's LDS array; `wave` and `epoch` give each row's own.
+    """
+
+    def __init__(self, nbytes: int, waves: int) -> None:
+        self.dwords = -(-nbytes // 16) * 4
+        self.writer = np.zeros(self.dwords, np.int32)
+        self.reader = np.zeros(waves * self.dwords, np.int32)
+        self.waves = waves
+
+    def _gather(self, array: np.ndarray, item: int, index: np.ndarray) -> np.ndarray:
+        """int32 [*index.shape, item // 4]."""
+        got = array.view(_ITEMS[item]).take(index)
+        return got.view(np.int32).reshape(*index.shape, item // 4)
+
+    def _scatter(self, array: np.ndarray, item: int, index: np.ndarray, value: np.ndarray) -> None:
+        words = np.repeat(np.asarray(value, np.int32)[..., None], item // 4, axis=-1)
+        array.view(_ITEMS[item])[index] = np.ascontiguousarray(words).view(_ITEMS[item])[..., 0]
+
+    def read(self, addr: np.ndarray, size: int, wave: np.ndarray,
+             epoch: np.ndarray) -> tuple[Clash | None, Clash | None]:  # fmt: skip
+        """Notes reads at addr [n, L]; wave, epoch [n, 1]. Returns (race, read of unwritten)."""
+        race = unwritten = None
+        low = int(epoch.min())
+        offset = wave * self.dwords
+        for item, index in _parts(addr, size):
+            code = self._gather(self.writer, item, index)
+            if (int(code.max()) >> _EPOCH) > low:
+                race = race or self._read_race(addr, size, wave, epoch, code)
+            if not code.all():
+                unwritten = unwritten or _clash(addr, code == 0, code)
+            shift = item // 4
+            self._scatter(self.reader, item, index + offset // shift, epoch + 1 << 1)
+        return race, unwritten
+
+    def _read_race(self, addr: np.ndarray, size: int, wave: np.ndarray, epoch: np.ndarray,
+                   code: np.ndarray) -> Clash | None:  # fmt: skip
+        late = (code >> _EPOCH) > epoch[..., None]
+        mine = (code >> 4 & 15) == wave[..., None]
+        # A wave's own DS operations are in order; its LDS-DMA isn't ordered with them.
+        late &= ~mine | ((code >> _EPOCH) == OPEN)
+        if size < 4:
+            late &= (code & 15 & _bytes(addr, size)[..., None]) != 0
+        return _clash(addr, late, code)
+
+    def write(self, addr: np.ndarray, size: int, wave: np.ndarray, epoch: np.ndarray,
+              dma: bool) -> Clash | None:  # fmt: skip
+        """Notes writes; `dma` leaves them open until `close`. Returns the first race."""
+        race = None
+        low = int(epoch.min())
+        mask = _bytes(addr, size) if size < 4 else np.int32(15)
+        ends = np.where(dma, OPEN, epoch + 1).astype(np.int32)
+        for item, index in _parts(addr, size):
+            old = self._gather(self.writer, item, index)
+            if (int(old.max()) >> _EPOCH) > low:
+                late = ((old >> _EPOCH) > epoch[..., None]) & ((old >> 4 & 15) != wave[..., None])
+                late &= (old & (mask if size >= 4 else mask[..., None])) != 0
+                race = race or _clash(addr, late, old)
+            race = race or self._readers(addr, item, index, wave, epoch)
+            merged: np.ndarray | np.int32 = mask
+            if size < 4:  # another half of the dword that this wave wrote in this epoch
+                same = (old[..., 0] >> 4) == (ends << 5 | wave)
+                merged = mask | np.where(same, old[..., 0] & 15, 0)
+            self._scatter(self.writer, item, index, ends << _EPOCH | wave << 4 | merged)
+        return race
+
+    def _readers(self, addr: np.ndarray, item: int, index: np.ndarray, wave: np.ndarray,
+                 epoch: np.ndarray) -> Clash | None:  # fmt: skip
+        for other in range(self.waves):
+            seen = self._gather(self.reader, item, index + other * (self.dwords * 4 // item))
+            if int(seen.max()) >> 1 <= int(epoch.min()):
+                continue
+            early = (seen >> 1 > epoch[..., None]) & (wave != other)[..., None]
+            code = (seen >> 1) << _EPOCH | (seen & 1) * _LATE | other << 4
+            # Reads not ended by a barrier come first: they are the graver ones.
+            clash = _clash(addr, early & (seen & 1 == 0), code) or _clash(addr, early, code)
+            if clash:
+                return replace(clash, read=True)
+        return None
+
+    def reopen(self, addr: np.ndarray, size: int, wave: np.ndarray, write: bool) -> None:
+        """An access not waited for at a barrier: it may still happen behind it."""
+        self._set_end(addr, size, wave, np.full_like(wave, OPEN), write)
+
+    def close(self, addr: np.ndarray, size: int, wave: np.ndarray,
+              epochs: tuple[np.ndarray, np.ndarray], write: bool) -> None:  # fmt: skip
+        """The wave has waited for an access that was open; epochs: of its issue, and now."""
+        issued, now = epochs
+        self._set_end(addr, size, wave, now + 1, write, np.where(now > issued, _LATE, 0))
+
+    def _set_end(self, addr: np.ndarray, size: int, wave: np.ndarray, end: np.ndarray,
+                 write: bool, late: np.ndarray | int = 0) -> None:  # fmt: skip
+        mask = _bytes(addr, size) if size < 4 else 15
+        for item, index in _parts(addr, size):
+            if write:
+                code = end << _EPOCH | late | wave << 4 | mask
+                self._scatter(self.writer, item, index, code)
+            else:
+                offset = wave * (self.dwords * 4 // item)
+                self._scatter(self.reader, item, index + offset, end << 1 | (np.asarray(late) != 0))
+
+    def fill(self, addr: np.ndarray, size: int, wave: np.ndarray, epoch: np.ndarray) -> None:
+        """Notes that atomics made these dwords defined, without taking part in races."""
+        for item, index in _parts(addr, size):
+            old = self._gather(self.writer, item, index)[..., 0]
+            self._scatter(self.writer, item, index, np.where(old == 0, 15, old))
+
+
+def _bytes(addr: np.ndarray, size: int) -> np.ndarray:
+    return (((1 << size) - 1) << (addr & 3)).astype(np.int32)
+
+
+def _clash(addr: np.ndarray, late: np.ndarray, code: np.ndarray) -> Clash | None:
+    if not late.any():
+        return None
+    at = np.unravel_index(int(late.argmax()), late.shape)
+    worst = int(code[at])
+    byte = int(addr[at[:-1]]) + 4 * int(at[-1])
+    lanes = int(late.any(axis=-1).sum())
+    late_wait = bool(worst & _LATE)
+    return Clash(int(at[0]), byte, worst >> 4 & 15, worst >> _EPOCH == OPEN, late_wait, lanes)

@@ -1,0 +1,141 @@
+"""Runs the waves of a machine: which go next, how far, and when they meet again.
+
+Owns the order of waves, cohorts and their reconvergence, barriers, and giving way to others in a
+spinning loop. Knows nothing of what instructions do.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import Deadlock, ExecutionError
+from .state import AT_BARRIER, ENDED, RUNNING, Cohort, Machine, WaveSet
+
+Run = Callable[[Cohort], Any]
+NO_LIMIT = 1 << 60
+SPIN_LIMIT = 256
+"""Backward jumps after which a cohort gives way to others: long enough for most loops, short
+enough that a wave that waits on memory for another doesn't hold it up."""
+PATIENCE = 64
+"""Turns given way after which everything in flight has had the time to land."""
+
+
+class Scheduler:
+    """Steps one machine's waves. `hits[pc]` counts wave-instructions.
+
+    order: "lockstep" lets all waves go together; "forward", "reverse" and "random" let one wave of
+    each workgroup go to its next barrier, or its end, before another.
+    """
+
+    def __init__(self, machine: Machine, code: list[Run], order: str, rng: random.Random) -> None:
+        self.m = machine
+        self.code = code
+        self.order = order
+        self.rng = rng
+        self.hits = [0] * (len(code) + 1)
+        self.last_run = np.zeros(machine.waves, np.int64)
+        self.turn = 0
+        self.jumps = 0
+        self.spins = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether every wave has ended."""
+        return bool((self.m.status == ENDED).all())
+
+    def step(self) -> None:
+        """Runs one cohort until it leaves, meets others or spins; releases barriers first."""
+        m = self.m
+        running = np.flatnonzero(m.status == RUNNING)
+        if len(running) < m.waves:
+            self._release_barriers()
+            running = np.flatnonzero(m.status == RUNNING)
+        group = self._group(running)
+        pcs = m.pc[group]
+        # While waves spin, the least recently run goes next, so that those waited for get on.
+        first = int(pcs[np.argmin(self.last_run[group])] if self.spins else pcs.min())
+        chosen = group[pcs == first]
+        ahead = pcs[pcs > first]
+        self.turn += 1
+        self.last_run[chosen] = self.turn
+        self._run(Cohort(m, WaveSet(chosen), first), int(ahead.min()) if len(ahead) else NO_LIMIT)
+
+    def _group(self, running: np.ndarray) -> np.ndarray:
+        """Waves that may be chosen from now: all, or one wave of each workgroup."""
+        if self.order == "lockstep" or self.spins:
+            return running
+        numbers = running // self.m.groups
+        present = np.unique(numbers)
+        if self.order == "random":
+            pick = self.rng.choice(list(present))
+        else:
+            pick = present[0] if self.order == "forward" else present[-1]
+        return running[numbers == pick]
+
+    def _release_barriers(self) -> None:
+        m = self.m
+        status = m.status.reshape(m.waves_per_group, m.groups)
+        waiting = status == AT_BARRIER
+        release = waiting.any(axis=0) & (status != RUNNING).all(axis=0)
+        if not release.any():
+            return
+        if m.hazards is not None:
+            m.hazards.barrier_released(waiting, release)
+        m.epoch[release] += 1
+        status[waiting & release] = RUNNING
+
+    def _run(self, c: Cohort, limit: int) -> None:
+        m, code, hits, n, pc = self.m, self.code, self.hits, c.n, c.pc
+        random_landing = m.queues.landing == "random"
+        while pc < limit:
+            if pc >= len(code):
+                raise ExecutionError(f"wave ran past the last instruction of {m.kernel.name}")
+            hits[pc] += n
+            m.ticks += 1
+            jump = code[pc](c)
+            if random_landing and self.rng.random() < 0.25:
+                m.queues.land_random(c.waves)
+            if jump is None:
+                pc += 1
+            elif jump < 0:
+                if m.status[c.waves.idx[0]] != RUNNING:
+                    self.jumps = self.spins = 0
+                return
+            else:
+                if jump <= pc:
+                    self.jumps += 1
+                    if self.jumps >= SPIN_LIMIT:
+                        pc = jump
+                        self._spun(c)
+                        break
+                pc = jump
+        m.pc[c.sel] = pc
+
+    def _spun(self, c: Cohort) -> None:
+        """A cohort jumped back often: others get a turn, and in the end all operations land."""
+        self.jumps = 0
+        if c.n < self.m.waves:
+            self.spins += 1
+        if self.spins > PATIENCE:
+            unfinished = np.flatnonzero(self.m.status != ENDED)
+            self.m.queues.land_all(WaveSet(unfinished))
+
+
+def check_limit(schedulers: list[Scheduler], limit: int) -> None:
+    """Raises Deadlock where more wave-instructions than `limit` were executed."""
+    total = sum(sum(s.hits) for s in schedulers)
+    if total <= limit:
+        return
+    machine = next(s.m for s in reversed(schedulers) if not s.done)
+    waiting = np.flatnonzero(machine.status != ENDED)
+    inst = machine.kernel.program.instructions[int(machine.pc[waiting[0]])]
+    raise Deadlock(
+        f"{total} wave-instructions executed, limit {limit}: {len(waiting)} waves haven't ended, "
+        f"{machine.wave_name(int(waiting[0]))} is here; if this isn't a deadlock, "
+        "raise Options.max_instructions",
+        machine.kernel.name, inst.line, inst.text,
+    )  # fmt: skip

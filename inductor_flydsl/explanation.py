@@ -1,0 +1,167 @@
+"""Why a problem gets the kernel it gets: legal configurations with predictions, the others with
+their reasons, and what the store holds.
+
+Needs neither torch nor flydsl nor a device. Measures nothing and decides nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from . import compiler, model, settings, space
+from ._version import __version__
+from .arch import get_arch
+from .config import GemmConfig
+from .errors import MissingDependency
+from .model import Prediction
+from .problem import GemmProblem
+from .records import Store, TuningRecord
+
+EXAMPLES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """Configurations that one rule forbids.
+
+    Attributes:
+        rule: the reason with its numbers left out.
+        count: configurations it forbids.
+        examples: a few, each with its own reason in words.
+    """
+
+    rule: str
+    count: int
+    examples: tuple[tuple[GemmConfig, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRecord:
+    """A record of the problem, with why it does not count for the kernels installed here."""
+
+    record: TuningRecord
+    stale: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What `explain` found.
+
+    Attributes:
+        problem, arch: what was asked.
+        limit: why no kernel serves the problem at all, or None.
+        candidates: every legal configuration with its prediction (clock ``model``), best first.
+        rejections: the illegal ones by rule, the most frequent first.
+        stored: records of the problem in the store, of whatever device and version.
+        notes: what is missing here to compile or run kernels.
+    """
+
+    problem: GemmProblem
+    arch: str
+    limit: str | None
+    candidates: tuple[tuple[GemmConfig, Prediction], ...]
+    rejections: tuple[Rejection, ...]
+    stored: tuple[StoredRecord, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, complete."""
+        return {
+            "problem": self.problem.to_json(),
+            "arch": self.arch,
+            "limit": self.limit,
+            "candidates": [
+                {
+                    "config": c.to_json(),
+                    "name": c.name,
+                    "clock": model.CLOCK,
+                    "us": p.us,
+                    "bound": p.bound,
+                    "parts_us": p.parts,
+                }
+                for c, p in self.candidates
+            ],
+            "rejections": [
+                {
+                    "rule": r.rule,
+                    "count": r.count,
+                    "examples": [{"name": c.name, "reason": why} for c, why in r.examples],
+                }
+                for r in self.rejections
+            ],
+            "stored": [
+                {"id": s.record.id, "stale": s.stale, "record": s.record.to_json()}
+                for s in self.stored
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def explain(problem: GemmProblem, *, arch: str = "gfx950") -> Explanation:
+    """Gather everything that is known of a problem without running it.
+
+    Raises:
+        BadArgument: the architecture is not known.
+        SettingError: a setting is unusable.
+    """
+    hardware = get_arch(arch)
+    limit = space.problem_limit(problem, hardware)
+    legal: list[GemmConfig] = []
+    forbidden: dict[str, list[tuple[GemmConfig, str]]] = {}
+    for config in space.every_config() if limit is None else ():
+        why = space.why_not(problem, config, hardware)
+        if why is None:
+            legal.append(config)
+        else:
+            forbidden.setdefault(re.sub(r"\d+", "#", why), []).append((config, why))
+    rejections = [
+        Rejection(rule=rule, count=len(found), examples=tuple(found[:EXAMPLES]))
+        for rule, found in forbidden.items()
+    ]
+    sources, notes = _installed()
+    now = settings.current()
+    stored = [
+        StoredRecord(record=record, stale=_stale(record, sources))
+        for record in (Store(now.cache_dir).records() if now.cache != "off" else ())
+        if record.key.problem == problem and record.key.arch == hardware.name
+    ]
+    return Explanation(
+        problem=problem,
+        arch=hardware.name,
+        limit=limit,
+        candidates=tuple(model.rank(problem, legal, hardware)),
+        rejections=tuple(sorted(rejections, key=lambda r: -r.count)),
+        stored=tuple(stored),
+        notes=notes,
+    )
+
+
+def _installed() -> tuple[str | None, tuple[str, ...]]:
+    """The fingerprint of the kernels here, and what is missing."""
+    notes = []
+    sources = None
+    try:
+        sources = compiler.source_fingerprint()
+    except MissingDependency as error:
+        notes.append(f"kernels cannot be compiled here: {error}")
+    try:
+        importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        notes.append("torch is not installed: nothing can be measured here")
+    return sources, tuple(notes)
+
+
+def _stale(record: TuningRecord, sources: str | None) -> str | None:
+    environment = record.environment
+    if environment.plugin != __version__:
+        return f"measured by version {environment.plugin}, this is {__version__}"
+    if record.key.device == "reference":
+        return None
+    if sources is None:
+        return "the kernels here have no version to compare with"
+    if environment.sources != sources:
+        return "measured with other kernel sources or another FlyDSL version"
+    return None

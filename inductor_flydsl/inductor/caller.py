@@ -1,0 +1,151 @@
+"""Our choice in an autotune list: how it is benchmarked, hashed, and turned into a buffer.
+
+Owns nothing of what is legal or fast; it is made from a finished `Launch`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import math
+from typing import Any
+
+import torch
+from torch._inductor import ir
+from torch._inductor.autotune_process import (
+    BenchmarkRequest,
+    CPUDeviceBenchmarkMixin,
+    GPUDeviceBenchmarkMixin,
+    TensorMeta,
+)
+
+from .. import settings
+from . import runtime
+from .scheduling import FlyDSLTemplateBuffer
+
+log = logging.getLogger("inductor_flydsl")
+
+
+class FlyDSLBenchmarkRequest(BenchmarkRequest):
+    """One timing of one choice, in this process or, pickled, in a tuning process.
+
+    Failures of any kind lose with infinite time and a warning: Inductor aborts the user's compile
+    on exceptions other than RuntimeError and NotImplementedError.
+    """
+
+    def __init__(self, launch: runtime.Launch, nodes: Any, layout: Any) -> None:
+        metas = TensorMeta.from_irnodes(nodes)
+        out = TensorMeta.from_irnodes(layout)
+        super().__init__(launch.config.name, metas, out, ())
+        self.launch_text = launch.to_text()
+        self.names = [node.get_name() for node in nodes]
+        # A tuning process has this process's environment, but not its scopes.
+        self.scope = dataclasses.asdict(settings.current())
+
+    def make_run_fn(self, *input_tensors: torch.Tensor, out: torch.Tensor) -> Any:
+        kernel = runtime.kernel(self.launch_text)
+        a, b = self._operands(input_tensors)
+        kernel(out, a, b)
+        return functools.partial(kernel, out, a, b)
+
+    def benchmark(self, *input_tensors: torch.Tensor, out: torch.Tensor | None = None) -> float:
+        """Milliseconds of a launch; infinite if it failed."""
+        try:
+            with settings.scope(**self.scope):
+                return super().benchmark(*input_tensors, out=out)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            log.warning("%s loses, its benchmark failed: %s", self.kernel_name, reason)
+            return math.inf
+
+    def _operands(self, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+        """Views of A and B; Inductor passes one tensor per buffer, of the buffer's own layout."""
+        unique = list(dict.fromkeys(self.names))
+        if len(tensors) == len(self.names):
+            found = list(tensors)
+        else:
+            by_name = dict(zip(unique, tensors, strict=True))
+            found = [by_name[name] for name in self.names]
+        return [_view(t, meta) for t, meta in zip(found, self.input_tensor_meta, strict=True)]
+
+
+def _view(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
+    span = sum((n - 1) * s for n, s in zip(meta.sizes, meta.strides, strict=True))
+    base = tensor if tensor._base is None else tensor._base
+    held = base.untyped_storage().nbytes() // base.element_size()
+    if base.dtype != meta.dtype or meta.offset + span >= held:
+        tensor = base = meta.to_tensor()
+    return torch.as_strided(base, meta.sizes, meta.strides, meta.offset)
+
+
+class FlyDSLGPURequest(GPUDeviceBenchmarkMixin, FlyDSLBenchmarkRequest):
+    """Timed as Inductor times Triton and ATen on a GPU."""
+
+
+class FlyDSLCPURequest(CPUDeviceBenchmarkMixin, FlyDSLBenchmarkRequest):
+    """Timed as Inductor times ATen on a CPU."""
+
+
+class FlyDSLCaller(ir.ChoiceCaller):
+    """One of our candidates beside ATen and Triton.
+
+    Args:
+        launch: problem, configuration and device.
+        nodes: IR nodes of A and B, layouts fixed.
+        layout: fixed layout of C.
+        identity: versions and hardware facts that its time depends on, for Inductor's own cache.
+        clock: what a benchmark of it reads.
+        ranked: Inductor may compare its time with others'; False on the emulator's clock.
+    """
+
+    def __init__(
+        self,
+        launch: runtime.Launch,
+        nodes: Any,
+        layout: Any,
+        *,
+        identity: str,
+        clock: str,
+        ranked: bool,
+    ) -> None:
+        name = f"flydsl_{launch.problem.op}_{launch.config.name}"
+        super().__init__(name, nodes, layout, f"FlyDSL on {launch.device}, clock {clock}")
+        self.launch = launch
+        self.identity = identity
+        self.clock = clock
+        self.ranked = ranked
+        request = FlyDSLCPURequest if layout.device.type == "cpu" else FlyDSLGPURequest
+        self.bmreq = request(launch, nodes, layout)
+
+    def __str__(self) -> str:
+        return f"FlyDSLCaller({self.name})"
+
+    def benchmark(self, *args: Any, out: torch.Tensor) -> float:
+        # Set by 2.12 and later for choices that are to be timed in a CUDA graph.
+        self.bmreq.benchmark_with_cudagraphs = getattr(self, "_benchmark_with_cudagraphs", False)
+        return self.bmreq.benchmark(*args, out=out)
+
+    def call_name(self) -> str:
+        return self.name
+
+    def to_callable(self) -> Any:
+        kernel = runtime.kernel(self.launch.to_text())
+        return lambda a, b, *, out: kernel(out, a, b)
+
+    def hash_key(self) -> str:
+        return "-".join([self.name, self.identity, self.launch.to_text()])
+
+    def output_node(self) -> Any:
+        buffer = FlyDSLTemplateBuffer(self.layout, self.input_nodes, self.launch)
+        if "ktc" in self.annotations:
+            buffer.annotations["ktc"] = self.annotations["ktc"]
+        return ir.TensorBox.create(buffer)
+
+    def info_dict(self) -> dict[str, Any]:
+        return {
+            "backend": "FLYDSL",
+            "config": self.launch.config.name,
+            "device": self.launch.device,
+            "clock": self.clock,
+        }

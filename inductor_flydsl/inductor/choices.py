@@ -1,0 +1,279 @@
+"""Where Inductor asks for the choices of a GEMM: adds ours, or records why not.
+
+Owns the handler that Inductor's choices factory makes, and the order of the steps from an op to
+one finished candidate. Legality is `space`'s, speed is `tuner`'s, code is `caller`'s.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from .. import settings, space
+from ..config import GemmConfig, KernelSpec
+from ..devices import Clock, Device, get_device
+from ..errors import DeviceUnavailable, InductorFlyDSLError, RecordMissing
+from ..problem import GemmProblem
+from . import cachekey, compat, operands, runtime
+from .decisions import Decision, Time, clear, decisions, print_table, record, table
+from .operands import Declined
+
+__all__ = ["Decision", "Time", "clear", "decisions", "handler_of", "is_active"]
+
+log = logging.getLogger("inductor_flydsl")
+
+OPS = ("mm",)
+
+
+class FlyDSLChoicesMixin:
+    """In front of whichever choices class is in use; passes everything else on."""
+
+    def get_template_configs(
+        self, kernel_inputs: Any, templates: Any, op_name: str, *args: Any, **kwargs: Any
+    ) -> list[Any]:
+        """What the other backends offer, and our candidate where there is one."""
+        parent: Any = super()
+        others = parent.get_template_configs(kernel_inputs, templates, op_name, *args, **kwargs)
+        if not is_active() or not compat.autotunes_flydsl():
+            return others
+        ours = _offer(kernel_inputs, op_name, others)
+        if ours is None and not others and set(compat.gemm_backends()) == {compat.BACKEND}:
+            # FLYDSL alone in the list, and not able: the compile must not fail for it.
+            aten, overrides = compat.aten_mm(kernel_inputs.out_dtype(), kernel_inputs)
+            return parent.get_template_configs(kernel_inputs, aten, op_name, overrides)
+        return others if ours is None else [*others, ours]
+
+    def uuid(self) -> Any:
+        """Our part of the FX graph cache key, with that of the handler we stand in front of."""
+        inner = getattr(super(), "uuid", None)
+        return ("inductor_flydsl", cachekey.graph_key(is_active()), inner() if inner else None)
+
+
+@functools.cache
+def _mixed(base: type) -> type:
+    return type(f"FlyDSL{base.__name__}", (FlyDSLChoicesMixin, base), {})
+
+
+def handler_of(handler: Any) -> Any:
+    """`handler` with our mixin in front; the handler itself is left as it is."""
+    if isinstance(handler, FlyDSLChoicesMixin):
+        return handler
+    ours = copy.copy(handler)
+    ours.__class__ = _mixed(type(handler))
+    return ours
+
+
+def is_active() -> bool:
+    """Registered, and not disabled in this context."""
+    from . import activate
+
+    try:
+        return activate.registered() and not settings.resolve("disable")[0]
+    except InductorFlyDSLError as error:
+        log.warning("inductor_flydsl is not active: %s", error)
+        return False
+
+
+def _offer(kernel_inputs: Any, op: str, others: list[Any]) -> Any:
+    """Our choice for an op, or None with the reason recorded.
+
+    Raises:
+        RecordMissing: as INDUCTOR_FLYDSL_CACHE=require asks. Nothing else ever escapes.
+    """
+    nodes = kernel_inputs.nodes()
+    problem = None
+    try:
+        if op not in OPS:
+            raise Declined(f"op {op} has no kernel yet; supported: {', '.join(OPS)}")
+        _check_graph()
+        layout = kernel_inputs.output_layout(flexible=False)
+        asked = operands.product(*nodes, layout, op)
+        problem = asked.problem
+        device = _device(layout.device)
+        limit = space.problem_limit(problem, device.arch)
+        if limit:
+            raise Declined(limit)
+        return _choice(asked, device, nodes, layout)
+    except RecordMissing:
+        raise
+    except (Declined, InductorFlyDSLError) as error:
+        reason, level = str(error), logging.INFO
+    except Exception as error:
+        log.debug("declined by an error", exc_info=True)
+        reason, level = f"{type(error).__name__}: {error}", logging.WARNING
+    shapes = operands.describe(nodes)
+    chosen = _left(others)
+    decision = Decision(op=op, shapes=shapes, problem=problem, chosen=chosen, reason=reason)
+    record(decision, level=level)
+    return None
+
+
+def _left(others: Sequence[Any]) -> str:
+    names = {compat.backend_name(choice) for choice in others} or {"ATEN"}
+    return names.pop() if len(names) == 1 else "OTHERS"
+
+
+def _check_graph() -> None:
+    from torch._inductor.virtualized import V
+
+    limit = compat.graph_limit(V.graph)
+    if limit:
+        raise Declined(limit)
+
+
+def _device(torch_device: Any) -> Device:
+    """The device for tensors on `torch_device`: the very GPU they are on.
+
+    Raises:
+        DeviceUnavailable, SettingError: the settings ask for one that is not here.
+        Declined: it takes no such tensors.
+    """
+    import torch
+
+    wanted, _ = settings.resolve("device")
+    kind = torch_device.type
+    if kind not in ("cpu", "cuda"):
+        raise Declined(f"tensors on {torch_device} have no kernels; supported: cpu, cuda")
+    if kind == "cuda" and (wanted == "auto" and torch.version.hip or wanted == "hip"):
+        wanted = f"hip:{torch_device.index or 0}"
+    device = get_device(wanted, torch_type=kind if kind == "cpu" else str(torch_device))
+    takes = torch.device(device.torch_device)
+    if takes.type != kind or (takes.index is not None and takes.index != torch_device.index):
+        raise DeviceUnavailable(f"device={device.name} takes no tensors on {torch_device}")
+    return device
+
+
+def _choice(asked: operands.Asked, device: Device, nodes: Any, layout: Any) -> Any:
+    """Our candidate as an Inductor choice.
+
+    Raises:
+        Declined: no configuration works; the message has the first one's reason.
+    """
+    from .caller import FlyDSLCaller
+
+    # What measuring draws and how it leaves the random state is no business of the user's.
+    from torch._dynamo.utils import preserve_rng_state
+
+    with preserve_rng_state():
+        config, times, measured = _best(asked.problem, device)
+    launch = runtime.Launch(
+        problem=asked.problem,
+        config=config,
+        device=device.name,
+        torch_device=str(layout.device),
+        check=asked.check,
+    )
+    choice = FlyDSLCaller(
+        launch,
+        nodes,
+        layout,
+        identity=cachekey.identity(device),
+        clock=device.clock.value,
+        ranked=device.clock is not Clock.EMULATED,
+    )
+    choice.annotations["flydsl_times"] = (times, measured)
+    compat.add_selection_hooks(prune, observe)
+    return choice
+
+
+def _best(problem: GemmProblem, device: Device) -> tuple[GemmConfig, tuple[Time, ...], int]:
+    """Configuration, the times of all that were tried, and how many were measured just now.
+
+    With ``config.flydsl_enable_autotuning`` off: a stored record's, else the model's first one,
+    whose numbers are checked and nothing stored.
+    """
+    from .. import tuner
+
+    before = tuner.stats().measured
+    if compat.autotuning_enabled():
+        found = tuner.tune(problem, device)
+    else:
+        stored = tuner.lookup(problem, device)
+        if stored is None:
+            return _model_choice(problem, device)
+        found = stored
+    times = tuple(Time(m.config.name, m.us, m.clock.value) for m in found.measurements)
+    if found.best is None:
+        reason = next((m.failure for m in found.measurements if m.failure), "none was legal")
+        raise Declined(f"every candidate was rejected, the first for: {reason}")
+    return found.best, times, tuner.stats().measured - before
+
+
+def _model_choice(
+    problem: GemmProblem, device: Device
+) -> tuple[GemmConfig, tuple[Time, ...], int]:
+    from .. import compiler, model
+    from ..measure import measure
+
+    ranked = model.rank(problem, space.candidates(problem, device.arch), device.arch, 1)
+    if not ranked:
+        raise Declined("no configuration is legal; see space.why_not")
+    config = ranked[0][0]
+    spec = KernelSpec.of(problem, config)
+    artifact = compiler.compile_spec(spec, device.arch.name, device.backend)
+    result = measure(device, artifact, problem, config)
+    if not result.ok:
+        log.warning("%s for %s rejected: %s", config.name, problem, result.failure)
+        raise Declined(f"the only candidate was rejected: {result.failure}")
+    return config, (Time(config.name, result.us, result.clock.value),), 1
+
+
+def prune(choices: list[Any]) -> list[Any]:
+    """Keep one choice where times cannot be compared: ours, on the emulator's clock.
+
+    Also records the decision wherever there is one choice, since nothing is benchmarked then.
+    """
+    from .caller import FlyDSLCaller
+
+    ours = next((c for c in choices if isinstance(c, FlyDSLCaller)), None)
+    if ours is None or not is_active():
+        return choices
+    if not ours.ranked:
+        _tell_unranked(ours, [c for c in choices if c is not ours])
+        return [ours]
+    if len(choices) == 1:
+        _record_win(ours, "the only choice in the list", ours.annotations["flydsl_times"][0])
+    return choices
+
+
+def _tell_unranked(ours: Any, others: list[Any]) -> None:
+    times, measured = ours.annotations["flydsl_times"]
+    times += tuple(Time(f"{compat.backend_name(c)} {c.name}", None, "none") for c in others)
+    best = ours.launch.config.name
+    reason = f"fastest of {measured or len(times) - len(others)} on the {ours.clock} clock; "
+    reason += "others are the fallback and not ranked on it"
+    _record_win(ours, reason, times)
+    if measured and compat.prints_tables():
+        print_table(table(f"{ours.launch.problem}, {ours.launch.device}", times, best))
+
+
+def _record_win(ours: Any, reason: str, times: tuple[Time, ...]) -> None:
+    record(_decision(ours, "FLYDSL", reason, times))
+
+
+def _decision(ours: Any, chosen: str, reason: str, times: tuple[Time, ...]) -> Decision:
+    return Decision(
+        op=ours.launch.problem.op,
+        shapes=operands.describe(ours.input_nodes),
+        problem=ours.launch.problem,
+        chosen=chosen,
+        reason=reason,
+        config=ours.launch.config,
+        times=times,
+    )
+
+
+def observe(timings: dict[Any, float], *_: Any, **__: Any) -> None:
+    """Record who won a benchmark that one of ours took part in."""
+    from .caller import FlyDSLCaller
+
+    ours = next((c for c in timings if isinstance(c, FlyDSLCaller)), None)
+    if ours is None or not is_active():
+        return
+    times = tuple(Time(c.name, ms * 1e3, ours.clock) for c, ms in timings.items())
+    winner = min(timings, key=timings.__getitem__)
+    backend = "FLYDSL" if winner is ours else compat.backend_name(winner)
+    record(_decision(ours, backend, f"fastest of {len(times)} in Inductor's benchmark", times))

@@ -1,0 +1,241 @@
+"""Every private name of TorchInductor and every branch on torch's version, 2.11 to 2.15.
+
+Nothing else in the package touches a name of ``torch._inductor`` that starts with an underscore,
+or asks which torch this is. Knows nothing of kernels, problems or tuning.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+FLAG = "flydsl_enable_autotuning"
+FLAG_VARIABLE = "FLYDSL_ENABLE_AUTOTUNING"
+BACKEND = "FLYDSL"
+
+
+def torch_version() -> tuple[int, int]:
+    """Major and minor version of torch; works for nightly and vendor builds."""
+    import torch
+
+    match = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    assert match, torch.__version__
+    return int(match[1]), int(match[2])
+
+
+# --- configuration ---------------------------------------------------------------------------
+
+
+def add_flag() -> None:
+    """Make ``torch._inductor.config.flydsl_enable_autotuning`` settable where torch lacks it.
+
+    ConfigModule rejects unknown names. Through its own entry type the name takes part in
+    ``patch``, ``save_config`` and the FX graph cache key as any other. It is never taken away
+    again: a thread's cached view of the configuration may hold it, and a program that sets it
+    must not fail for the plugin being off.
+    """
+    import torch._inductor.config as config
+    from torch.utils._config_module import _Config, _ConfigEntry  # type: ignore[attr-defined]
+
+    entries = config._config  # type: ignore[attr-defined]
+    if FLAG in entries:
+        return
+    declared = _Config(default=False, env_name_default=FLAG_VARIABLE, value_type=bool)
+    try:
+        entries[FLAG] = _ConfigEntry(declared, FLAG)
+    except TypeError:  # 2.11: an override is a plain attribute and needs no name.
+        entries[FLAG] = _ConfigEntry(declared)  # type: ignore[call-arg]
+
+
+def autotuning_enabled() -> bool:
+    import torch._inductor.config as config
+
+    return bool(getattr(config, FLAG, False))
+
+
+def autotunes_flydsl() -> bool:
+    """Max-autotune is on for GEMMs, and FLYDSL is one of its backends."""
+    import torch._inductor.config as config
+
+    return bool(config.max_autotune or config.max_autotune_gemm) and BACKEND in gemm_backends()
+
+
+def gemm_backends() -> list[str]:
+    """The entries of ``max_autotune_gemm_backends`` in upper case; Inductor validates none."""
+    import torch._inductor.config as config
+
+    return [name.strip() for name in config.max_autotune_gemm_backends.upper().split(",")]
+
+
+def prints_tables() -> bool:
+    """Whether Inductor prints its autotune tables now."""
+    import torch._inductor.config as config
+    from torch._inductor import select_algorithm
+
+    return select_algorithm.PRINT_AUTOTUNE and config.autotune_num_choices_displayed != 0
+
+
+# --- the choices handler ---------------------------------------------------------------------
+
+
+def install_factory(factory: Any, chained: Callable[[Any], Any]) -> None:
+    """Put `factory` under ``config.inductor_choices_class``.
+
+    As the default of the entry it is seen by every thread (2.12 and later keep what is assigned
+    to a config in a context variable, which a new thread does not see). Where this context has a
+    factory of its own, ``chained(previous)`` takes its place here.
+    """
+    import torch._inductor.config as config
+
+    previous = config.inductor_choices_class
+    _factory_entry().default = factory
+    new = factory if previous is None or previous is factory else chained(previous)
+    # Assigning also drops this context's cached views of the configuration.
+    config.inductor_choices_class = new
+    forget_handler()
+
+
+def remove_factory(is_ours: Callable[[Any], bool], previous: Callable[[Any], Any]) -> None:
+    """Undo `install_factory`: ``previous(ours)`` is what a factory of ours had chained, or None."""
+    import torch._inductor.config as config
+
+    entry = _factory_entry()
+    current = config.inductor_choices_class
+    if is_ours(entry.default):
+        entry.default = None
+    if is_ours(current):
+        restored = previous(current)
+        config.inductor_choices_class = restored
+        if restored is None:
+            _clear_override(entry)
+    forget_handler()
+
+
+def _factory_entry() -> Any:
+    import torch._inductor.config as config
+
+    return config._config["inductor_choices_class"]  # type: ignore[attr-defined]
+
+
+def _clear_override(entry: Any) -> None:
+    from torch.utils import _config_module
+
+    unset = _config_module._UNSET_SENTINEL  # type: ignore[attr-defined]
+    if hasattr(entry.user_override, "set"):
+        entry.user_override.set(unset)
+    else:
+        entry.user_override = unset
+
+
+def forget_handler() -> None:
+    """Let this thread ask the factory again; after a compile it keeps the first answer."""
+    virtualized: Any = sys.modules.get("torch._inductor.virtualized")
+    if virtualized is None:  # Nothing has asked yet; importing it would import all of Inductor.
+        return
+    key = virtualized._choices._key
+    if hasattr(virtualized.threadlocal, key):
+        delattr(virtualized.threadlocal, key)
+
+
+# --- graph and layouts -----------------------------------------------------------------------
+
+
+def graph_limit(graph: Any) -> str | None:
+    """Why nothing of ours can be generated into this graph, or None."""
+    import torch._inductor.config as config
+
+    if getattr(graph, "cpp_wrapper", False) or getattr(graph, "aot_mode", False):
+        return "cpp_wrapper and AOTInductor need C++ call sites, which are not generated yet"
+    if getattr(graph, "fx_wrapper", False) or getattr(config, "fx_wrapper", False):
+        return "fx_wrapper is not supported"
+    if getattr(config, "deterministic", False):
+        return "config.deterministic keeps to ATen, without benchmarks"
+    return None
+
+
+def freeze(node: Any) -> None:
+    """Fix a buffer's strides to what the graph already requires of them."""
+    from torch._inductor import ir, select_algorithm
+
+    buffer = node
+    while isinstance(buffer, (ir.TensorBox, ir.StorageBox)):
+        buffer = buffer.data
+    constrained = getattr(select_algorithm, "should_use_layout_constraints", None)
+    if constrained is not None and constrained(buffer):
+        from torch._inductor.virtualized import V
+
+        layout = V.graph.buffer_layout_constraints[buffer.get_name()]
+        if isinstance(buffer.layout, ir.FlexibleLayout):
+            buffer.freeze_layout_with_exact_strides(layout.stride)
+        return
+    buffer.freeze_layout()
+
+
+def input_offset(graph: Any, name: str) -> Any:
+    """Storage offset, in elements, of the example that a graph input was traced with."""
+    return getattr(graph, "graph_input_storage_offsets", {}).get(name, 0)
+
+
+# --- selection -------------------------------------------------------------------------------
+
+
+def add_selection_hooks(prune: Callable[..., Any], observe: Callable[..., Any]) -> None:
+    """Call `prune` on every list of choices before, and `observe` after a benchmark; once."""
+    from torch._inductor.select_algorithm import get_algorithm_selector_cache
+
+    selector: Any = get_algorithm_selector_cache()
+    if prune not in selector.preprocessing_fns:
+        selector.preprocessing_fns.append(prune)
+    if observe not in selector.feedback_saver_fns:
+        selector.feedback_saver_fns.append(observe)
+
+
+def remove_selection_hooks(prune: Callable[..., Any], observe: Callable[..., Any]) -> None:
+    select_algorithm: Any = sys.modules.get("torch._inductor.select_algorithm")
+    selector = getattr(select_algorithm, "_ALGORITHM_SELECTOR_CACHE", None)
+    if selector is None:
+        return
+    pairs = ((selector.preprocessing_fns, prune), (selector.feedback_saver_fns, observe))
+    for functions, ours in pairs:
+        if ours in functions:
+            functions.remove(ours)
+
+
+def is_extern(choice: Any) -> bool:
+    """The choice calls a library (ATen), and generates no kernel."""
+    from torch._inductor.select_algorithm import ExternKernelCaller
+
+    return isinstance(choice, ExternKernelCaller)
+
+
+def backend_name(choice: Any) -> str:
+    """The backend of a choice, as named in ``max_autotune_gemm_backends``."""
+    from torch._inductor.select_algorithm import TritonTemplateCaller
+
+    if is_extern(choice):
+        return "ATEN"
+    if isinstance(choice, TritonTemplateCaller):
+        return "TRITON"
+    return type(choice).__name__.removesuffix("Caller").removesuffix("Template").upper()
+
+
+def aten_mm(out_dtype: Any, kernel_inputs: Any) -> tuple[list[Any], dict[str, Any]]:
+    """ATen's template for a product, and its keyword overrides."""
+    from torch._inductor.kernel import mm
+
+    if out_dtype == kernel_inputs.dtype():
+        return [mm.aten_mm], {}
+    return [mm.aten_mm_dtype], {mm.aten_mm_dtype.uid: {"out_dtype": out_dtype}}
+
+
+# --- scheduling ------------------------------------------------------------------------------
+
+
+def scheduling_table() -> dict[str, Any]:
+    """Inductor's records of how each device type is scheduled, with the built-in ones in place."""
+    from torch._inductor.codegen import common
+
+    common.init_backend_registration()
+    return common.device_codegens

@@ -1,0 +1,185 @@
+"""Inductor's operands of a product → GemmProblem, or the reason why it is none of ours.
+
+Owns what may be assumed of addresses when generated code runs. Knows nothing of kernels and
+devices beyond that, and decides nothing about legality, which is `space`'s business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ProblemError
+from ..problem import DType, GemmProblem, Layout, alignment
+from . import compat
+
+# What Inductor guarantees of a buffer that it allocates, and of a GPU input that is not in
+# `unaligned_buffers` (utils.ALIGNMENT, which its wrapper restores by a copy where it is broken).
+BASE_BYTES = 16
+
+
+class Declined(Exception):
+    """The op stays with Inductor's own choices; the message says why."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A product, and which operands' addresses generated code must check.
+
+    Attributes:
+        problem: what is asked.
+        check: letters of the operands (``a``, ``b``) whose alignment nothing guarantees at run
+            time: inputs on a CPU, where Inductor neither guards nor copies.
+    """
+
+    problem: GemmProblem
+    check: str
+
+
+def describe(nodes: Any) -> str:
+    """Operands in words: sizes, strides and dtypes as the graph has them."""
+    parts = []
+    for node in nodes:
+        size = "x".join(str(s) for s in node.get_size())
+        strides = ",".join(str(s) for s in node.maybe_get_stride() or ())
+        parts.append(f"{str(node.get_dtype()).removeprefix('torch.')}[{size}]({strides})")
+    return " @ ".join(parts)
+
+
+def product(a: Any, b: Any, layout: Any, op: str = "mm") -> Asked:
+    """The problem that ``C = A @ B`` poses.
+
+    Args:
+        a, b: realized IR nodes of A[M, K] and B[K, N]; a flexible layout among them is frozen.
+        layout: the fixed layout of C[M, N].
+        op: name of the op.
+
+    Raises:
+        Declined: sizes, strides, dtypes or the output's layout are not ones of ours.
+    """
+    (m, k), (k2, n) = (_ints(x.get_size(), f"sizes of {name}") for x, name in ((a, "A"), (b, "B")))
+    if (m, n, k) != (max(m, 1), max(n, 1), max(k, 1)) or k != k2:
+        raise Declined(f"an operand is empty ({m}x{n}x{k})")
+    dtype, out_dtype = _dtype(a.get_dtype()), _dtype(layout.dtype)
+    if b.get_dtype() != a.get_dtype():
+        raise Declined(f"A is {a.get_dtype()} and B is {b.get_dtype()}")
+    if not a.get_device() == b.get_device() == layout.device:
+        raise Declined(f"operands are on {a.get_device()}, {b.get_device()}, {layout.device}")
+    for node in (a, b):
+        compat.freeze(node)
+    left = _operand(a, (m, k), "N", "A")
+    # B is described along K first, as its letter is: T has neighbours along K.
+    right = _operand(b, (n, k), "T", "B")
+    ldc, c_align = _output(layout, m, n)
+    try:
+        problem = GemmProblem(
+            m=m,
+            n=n,
+            k=k,
+            dtype=dtype,
+            out_dtype=out_dtype,
+            layout=Layout(left.letter + right.letter),
+            lda=left.ld,
+            ldb=right.ld,
+            ldc=ldc,
+            a_inner=left.inner,
+            b_inner=right.inner,
+            a_align=left.align,
+            b_align=right.align,
+            c_align=c_align,
+            op=op,
+        )
+    except ProblemError as error:
+        raise Declined(str(error)) from error
+    return Asked(problem, "a" * left.check + "b" * right.check)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    letter: str
+    ld: int
+    inner: int
+    align: int
+    check: bool
+
+
+def _operand(node: Any, sizes: tuple[int, int], k_letter: str, name: str) -> _Operand:
+    """Layout letter, strides and alignment of an operand of ``sizes`` = (rows, K).
+
+    The letter is `k_letter` where K walks memory and the other one where rows do. The stride of
+    an index with one value is never used, so it is taken as the one that suits.
+    """
+    rows, k = sizes
+    strides = _ints(node.get_stride(), f"strides of {name}")
+    row_stride, k_stride = strides if name == "A" else strides[::-1]
+    other = {"N": "T", "T": "N"}[k_letter]
+    if row_stride == 1 and rows > 1 and (k_stride != 1 or k == 1):
+        letter, ld, inner, lines, length = other, k_stride, 1, k, rows
+    else:
+        inner = 1 if k == 1 else k_stride
+        letter, ld, lines, length = k_letter, row_stride, rows, k
+    if lines == 1:
+        ld = max(length, 1)
+    if ld < 0 or inner < 0:
+        raise Declined(f"operand {name} has a negative stride")
+    size = node.get_dtype().itemsize
+    base, check = _base_alignment(node, size)
+    (offset,) = _ints([node.get_layout().offset], f"offset of {name}")
+    steps = (ld * size,) if lines > 1 else ()
+    align = max(alignment(base, offset * size, *steps), min(size, 16))
+    # An element is always aligned to its own size, so nothing is left to check then.
+    return _Operand(letter, ld, inner, align, check and align > size)
+
+
+def _base_alignment(node: Any, size: int) -> tuple[int, bool]:
+    """Bytes that divide the address of the node's buffer, and whether that must be checked.
+
+    Inductor records in `unaligned_buffers` the inputs whose example was misaligned, and checks
+    and copies the others (compile_fx.get_input_idxs_to_check) on a GPU only; on a CPU every
+    input is in that list. There the example's offset says what to expect.
+    """
+    from torch._inductor.virtualized import V
+
+    name = node.get_name()
+    if name not in V.graph.unaligned_buffers:
+        return BASE_BYTES, False
+    if node.get_device().type != "cpu":
+        return size, False
+    try:
+        (offset,) = _ints([compat.input_offset(V.graph, name)], "offset of the input")
+    except Declined:
+        return size, False
+    source = V.graph.graph_inputs.get(name)
+    source_size = source.get_dtype().itemsize if source is not None else size
+    return alignment(BASE_BYTES, offset * source_size), True
+
+
+def _output(layout: Any, m: int, n: int) -> tuple[int, int]:
+    row, column = _ints(layout.stride, "strides of the output")
+    (offset,) = _ints([layout.offset], "offset of the output")
+    if (n > 1 and column != 1) or (m > 1 and row < n):
+        raise Declined(f"output strides ({row}, {column}) are not row-major")
+    size = layout.dtype.itemsize
+    ldc = row if m > 1 else n
+    steps = (ldc * size,) if m > 1 else ()
+    return ldc, max(alignment(BASE_BYTES, offset * size, *steps), min(size, 16))
+
+
+def _ints(values: Any, what: str) -> tuple[int, ...]:
+    """Plain integers of expressions that have a value at compile time.
+
+    Raises:
+        Declined: one of them is symbolic.
+    """
+    try:
+        return tuple(int(v) for v in values)
+    except (TypeError, ValueError):
+        text = ", ".join(str(v) for v in values)
+        raise Declined(f"dynamic shapes are not supported yet: {what} are ({text})") from None
+
+
+def _dtype(dtype: Any) -> DType:
+    try:
+        return DType.parse(str(dtype))
+    except ProblemError as error:
+        raise Declined(str(error)) from error

@@ -1,0 +1,140 @@
+"""What generated code calls: a kernel that loads itself on its first launch.
+
+Owns the text form in which a choice travels into generated code, the load once per process, and
+the check of addresses that nothing else checks. Imports no ``torch._inductor``: a second process
+that hits the FX graph cache comes here first, and tunes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import GemmConfig, KernelSpec
+from ..errors import BadArgument
+from ..problem import GemmProblem
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A choice as generated code names it.
+
+    Attributes:
+        problem, config: what to run.
+        device: name of the device (``hip:0``, ``emulator:gfx950``, ``reference``).
+        torch_device: of the tensors, for example ``cuda:0``.
+        check: letters of operands whose alignment is checked at every launch.
+    """
+
+    problem: GemmProblem
+    config: GemmConfig
+    device: str
+    torch_device: str
+    check: str = ""
+
+    def to_text(self) -> str:
+        """JSON in one line; `from_text` reads it."""
+        data = {
+            "problem": self.problem.to_json(),
+            "config": self.config.to_json(),
+            "device": self.device,
+            "torch_device": self.torch_device,
+            "check": self.check,
+        }
+        return json.dumps(data, sort_keys=True)
+
+    @classmethod
+    def from_text(cls, text: str) -> Launch:
+        """Inverse of `to_text`.
+
+        Raises:
+            BadArgument: the text is not one that `to_text` made.
+        """
+        try:
+            data = json.loads(text)
+            return cls(
+                problem=GemmProblem.from_json(data["problem"]),
+                config=GemmConfig.from_json(data["config"]),
+                device=data["device"],
+                torch_device=data["torch_device"],
+                check=data["check"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            way = f"clear Inductor's cache ({type(error).__name__}: {error})"
+            raise BadArgument("text", text, "is not a kernel of this version", way) from error
+
+
+class Kernel:
+    """``kernel(c, a, b)`` writes C[M, N] = A[M, K] @ B[K, N]; loads on the first call.
+
+    Raises, on the first call:
+        DeviceUnavailable, MissingDependency, CompileFailed, LaunchFailed: as `Device.load` and
+            `compiler.compile_spec` say.
+    """
+
+    __slots__ = ("_lock", "launch", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.launch = self._first
+        self._lock = threading.Lock()
+
+    def __call__(self, c: Any, a: Any, b: Any) -> None:
+        self.launch(c, a, b)
+
+    def _first(self, c: Any, a: Any, b: Any) -> None:
+        with self._lock:
+            if self.launch == self._first:
+                self.launch = load(Launch.from_text(self.text))
+        self.launch(c, a, b)
+
+
+@functools.cache
+def kernel(text: str) -> Kernel:
+    """The kernel that `text` (from `Launch.to_text`) names; the same object for the same text."""
+    return Kernel(text)
+
+
+def load(launch: Launch) -> Any:
+    """A callable ``(c, a, b)`` for a choice: device, artifact and launch bound.
+
+    Raises:
+        DeviceUnavailable, MissingDependency, CompileFailed, LaunchFailed: what is missing here.
+    """
+    from .. import compiler
+    from ..devices import get_device
+
+    device = get_device(launch.device, torch_type=launch.torch_device)
+    spec = KernelSpec.of(launch.problem, launch.config)
+    artifact = compiler.compile_spec(spec, device.arch.name, device.backend)
+    loaded = device.load(artifact, launch.problem, launch.config)
+    if not launch.check:
+        return loaded
+    return _checked(loaded, launch)
+
+
+def _checked(loaded: Any, launch: Launch) -> Any:
+    """`loaded`, with operands copied whose addresses are less aligned than the kernel assumes."""
+    a_mask = launch.problem.a_align - 1 if "a" in launch.check else 0
+    b_mask = launch.problem.b_align - 1 if "b" in launch.check else 0
+
+    def call(c: Any, a: Any, b: Any) -> None:
+        if a.data_ptr() & a_mask:
+            a = _aligned(a)
+        if b.data_ptr() & b_mask:
+            b = _aligned(b)
+        loaded(c, a, b)
+
+    return call
+
+
+def _aligned(tensor: Any) -> Any:
+    """A copy with the same sizes and strides at the start of an allocation."""
+    import torch
+
+    span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    storage = torch.as_strided(tensor, (span + 1,), (1,)).clone()
+    return torch.as_strided(storage, tensor.shape, tensor.stride())

@@ -1,0 +1,1 @@
+"""FlyDSL kernels: plain Python, one file a pipeline. Importing this package needs no flydsl."""

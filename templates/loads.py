@@ -1,0 +1,229 @@
+"""Operands on their way from memory to LDS and to fragments.
+
+One `Operand` owns the LDS geometry of A or B for a pipeline: how a K step is loaded (16- or
+4-byte DMA, or element by element), and how fragments are read back. It knows nothing of the order
+in which a pipeline does these things, and waits for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import flydsl.expr as fx
+
+from ..config import LOAD_BYTES
+from . import ops
+from .swizzle import CHUNK_BYTES, chunk_xor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """Compile-time shape of an operand's tile.
+
+    Attributes:
+        rows: extent along M (of A) or N (of B).
+        tile_k: extent along K.
+        k_contiguous: neighbours along K are neighbours in memory and in LDS.
+        load: one of LOAD_BYTES.
+        threads: of the workgroup.
+        waves: waves along the operand's own axis.
+        dtype: a 16-bit FlyDSL type.
+    """
+
+    rows: int
+    tile_k: int
+    k_contiguous: bool
+    load: str
+    threads: int
+    waves: int
+    dtype: Any
+
+    @property
+    def lines(self) -> int:
+        return self.rows if self.k_contiguous else self.tile_k
+
+    @property
+    def chunks(self) -> int:
+        return (self.tile_k if self.k_contiguous else self.rows) * 2 // CHUNK_BYTES
+
+    @property
+    def pitch(self) -> int:
+        """LDS bytes from one line to the next."""
+        return self.chunks * CHUNK_BYTES
+
+    @property
+    def bytes(self) -> int:
+        """LDS bytes of one stage."""
+        return self.rows * self.tile_k * 2
+
+    @property
+    def steps(self) -> int:
+        """Loads a thread issues for one stage."""
+        return self.bytes // (self.threads * LOAD_BYTES[self.load])
+
+    @property
+    def dma_steps(self) -> int:
+        """Loads of one stage that vmcnt counts until the pipeline waits for them."""
+        return 0 if self.load == "gather" else self.steps
+
+    @property
+    def fragments(self) -> int:
+        """16-row fragments of one wave."""
+        return self.rows // (16 * self.waves)
+
+
+class Operand:
+    """A or B of one workgroup.
+
+    Args:
+        geometry: its compile-time shape.
+        lds: LDS byte address of stage 0.
+        address: global byte address of the operand.
+        origin: first row of the tile (M or N), in elements.
+        extents: (rows, k) of the whole operand, in elements.
+        strides: (row stride, k stride), in elements.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        lds: Any,
+        address: Any,
+        origin: Any,
+        *,
+        extents: tuple[Any, Any],
+        strides: tuple[Any, Any],
+    ) -> None:
+        self.g = geometry
+        self.lds = lds
+        self.rows_left = extents[0] - origin
+        self.k = extents[1]
+        self.row_stride, self.k_stride = strides
+        self.address = address + fx.Int64(origin) * fx.Int64(self.row_stride) * 2
+        last = (self.rows_left - 1) * self.row_stride + (self.k - 1) * self.k_stride
+        # Whole dwords: the range check of a buffer load works on dwords.
+        self.bytes = ((last + 1) * 2 + 3) & -4
+        self.thread = fx.thread_idx.x
+        self.lane = self.thread % 64
+        self.offsets = self._dma_offsets() if geometry.load != "gather" else []
+
+    # -- memory to LDS ---------------------------------------------------------------------------
+
+    def _place(self, unit: Any, size: int) -> tuple[Any, Any]:
+        """(line, element in the line) that belongs at LDS position ``unit`` of ``size`` bytes."""
+        g = self.g
+        slot = unit * size // CHUNK_BYTES
+        line = slot // g.chunks
+        chunk = (slot % g.chunks) ^ chunk_xor(line, g.chunks, g.k_contiguous)
+        inside = (unit * size % CHUNK_BYTES) // 2
+        return line, chunk * 8 + inside
+
+    def _dma_offsets(self) -> list[Any]:
+        stride = self.row_stride if self.g.k_contiguous else self.k_stride
+        offsets = []
+        for step in range(self.g.steps):
+            line, element = self._place(
+                self.thread + step * self.g.threads, LOAD_BYTES[self.g.load]
+            )
+            offsets.append((line * stride + element) * 2)
+        return offsets
+
+    def load(self, k_step: Any, stage: Any) -> None:
+        """Start loading K step ``k_step`` into ``stage``; past the end, zeros are loaded."""
+        base = self.lds + stage * self.g.bytes
+        if self.g.load == "gather":
+            self._gather(k_step, base)
+            return
+        size = LOAD_BYTES[self.g.load]
+        advance = k_step * self.g.tile_k * 2
+        if not self.g.k_contiguous:
+            advance = advance * self.k_stride
+        left = self.bytes - advance
+        # Past the end of K nothing is left, and the product may have wrapped.
+        past = k_step * self.g.tile_k >= self.k
+        left = past.select(fx.Int32(0), left)
+        rsrc = ops.buffer(self.address + fx.Int64(advance), left)
+        wave = fx.rocdl.readfirstlane(fx.Int32.ir_type, self.thread // 64 * (64 * size))
+        for step, offset in enumerate(self.offsets):
+            ops.load_to_lds(
+                rsrc, base + fx.Int32(wave) + step * self.g.threads * size, offset, size
+            )
+
+    def _gather(self, k_step: Any, base: Any) -> None:
+        g = self.g
+        rsrc = ops.buffer(self.address, self.bytes)
+        for step in range(g.steps):
+            unit = self.thread + step * g.threads
+            line, element = self._place(unit, CHUNK_BYTES)
+            values = []
+            for i in range(8):
+                row, k = (line, element + i) if g.k_contiguous else (element + i, line)
+                k = k + k_step * g.tile_k
+                inside = (row < self.rows_left) & (k < self.k)
+                offset = (row * self.row_stride + k * self.k_stride) * 2
+                offset = inside.select(offset, fx.Int32(ops.OUT_OF_RANGE))
+                values.append(ops.buffer_load(rsrc, offset, g.dtype))
+            vector = fx.Vector.from_elements(values, g.dtype)
+            ops.lds_store(vector, base + unit * CHUNK_BYTES, CHUNK_BYTES)
+
+    # -- LDS to fragments ------------------------------------------------------------------------
+
+    def fragment_bases(self, wave: Any) -> list[Any]:
+        """Loop-invariant LDS addresses (stage 0) from which `fragment` counts.
+
+        Args:
+            wave: the wave's index along this operand's axis.
+        """
+        g = self.g
+        group = self.lane // 16
+        first_row = wave * (g.fragments * 16)
+        if g.k_contiguous:
+            row = first_row + self.lane % 16
+            xor = chunk_xor(row, g.chunks, True)
+            return [
+                self.lds + row * g.pitch + ((group + kk * 4) ^ xor) * CHUNK_BYTES
+                for kk in range(g.tile_k // 32)
+            ]
+        # Each lane brings 4 elements of K line 8·group + lane%16 // 4 to its 16-lane transpose.
+        k = group * 8 + self.lane % 16 // 4
+        xor = chunk_xor(k, g.chunks, False)
+        bases = []
+        for fragment in range(g.fragments):
+            piece = (first_row // 16 + fragment) * 2
+            bases.append(self.lds + k * g.pitch + (piece ^ xor) * CHUNK_BYTES + self.lane % 4 * 8)
+        return bases
+
+    def fragment(self, bases: list[Any], stage_offset: Any, kk: int, index: int) -> fx.Vector:
+        """The 8 K-values a lane feeds to MFMA ``kk`` of row fragment ``index``."""
+        g = self.g
+        if g.k_contiguous:
+            address = bases[kk] + stage_offset + index * 16 * g.pitch
+            return ops.lds_load(address, 8, g.dtype)
+        address = bases[index] + stage_offset + kk * 32 * g.pitch
+        low = ops.lds_load_transposed(address, g.dtype)
+        high = ops.lds_load_transposed(address + 4 * g.pitch, g.dtype)
+        return low.shuffle(high, list(range(8)))
+
+
+def tail_masks(remaining: Any, lane: Any) -> list[Any]:
+    """Masks of the 4 dwords of a fragment whose K range ends early.
+
+    Args:
+        remaining: K elements left from the fragment's first one.
+        lane: lane index in the wave.
+    """
+    left = remaining - lane // 16 * 8
+    masks = []
+    for dword in range(4):
+        count = left - 2 * dword
+        half = (count == 1).select(fx.Int32(0xFFFF), fx.Int32(0))
+        masks.append((count >= 2).select(fx.Int32(-1), half))
+    return masks
+
+
+def masked(fragment: fx.Vector, masks: list[Any]) -> fx.Vector:
+    """The fragment with the elements past the end of K set to zero."""
+    words = fragment.bitcast(fx.Int32)
+    kept = fx.Vector.from_elements([words[i] & masks[i] for i in range(4)], fx.Int32)
+    return kept.bitcast(fragment.dtype)

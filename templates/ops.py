@@ -1,0 +1,111 @@
+"""The few machine operations that the pipelines need, over FlyDSL's MLIR dialects.
+
+Everything here is straight-line: one call, one operation. Scheduling and waiting are the
+pipelines' business.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flydsl.expr as fx
+from flydsl._mlir import ir
+from flydsl._mlir.dialects import llvm
+from flydsl._mlir.dialects import rocdl as dialect
+from flydsl.expr import rocdl
+from flydsl.expr.typing import as_ir_value
+
+# Word 3 of a raw buffer descriptor on gfx9: DATA_FORMAT 32, NUM_FORMAT uint, stride 0
+# (CDNA4 ISA guide, buffer resource descriptor).
+RAW_BUFFER_FLAGS = (7 << 12) | (4 << 15)
+# An offset that no descriptor of this package covers: loads give 0, stores vanish.
+OUT_OF_RANGE = -(2**31)
+
+
+def lds_pointer(address: fx.Int32) -> ir.Value:
+    """An LLVM pointer into LDS from a byte address."""
+    return llvm.inttoptr(ir.Type.parse("!llvm.ptr<3>"), as_ir_value(address))
+
+
+def buffer(address: fx.Int64, num_bytes: fx.Int32) -> ir.Value:
+    """A raw buffer descriptor over ``num_bytes`` from a global byte address."""
+    base = llvm.inttoptr(ir.Type.parse("!llvm.ptr<1>"), as_ir_value(address))
+    return dialect.make_buffer_rsrc(
+        ir.Type.parse("!llvm.ptr<8>"),
+        base,
+        fx.Int16(0).ir_value(),
+        as_ir_value(fx.Int64(num_bytes)),
+        fx.Int32(RAW_BUFFER_FLAGS).ir_value(),
+    )
+
+
+def load_to_lds(rsrc: ir.Value, lds: fx.Int32, offset: fx.Int32, size: int) -> None:
+    """Start a DMA of ``size`` bytes a lane into LDS, lane after lane from ``lds``.
+
+    Counted by vmcnt; nothing else waits for it.
+    """
+    zero = fx.Int32(0).ir_value()
+    dialect.raw_ptr_buffer_load_async_lds(
+        rsrc,
+        lds_pointer(lds),
+        fx.Int32(size).ir_value(),
+        as_ir_value(offset),
+        zero,
+        zero,
+        aux=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 0),
+    )
+
+
+def buffer_load(rsrc: ir.Value, offset: fx.Int32, dtype: Any) -> Any:
+    """Load one element of ``dtype`` a lane into a register."""
+    value = rocdl.raw_ptr_buffer_load(
+        dtype.ir_type, rsrc, as_ir_value(offset), fx.Int32(0).ir_value(), aux=0
+    )
+    return dtype(value)
+
+
+def buffer_store(value: Any, rsrc: ir.Value, offset: fx.Int32) -> None:
+    """Store a register value of 2 to 16 bytes a lane."""
+    zero = fx.Int32(0).ir_value()
+    aux = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 0)
+    dialect.raw_ptr_buffer_store(as_ir_value(value), rsrc, as_ir_value(offset), zero, aux=aux)
+
+
+def lds_load(address: fx.Int32, lanes: int, dtype: Any) -> fx.Vector:
+    """Read ``lanes`` elements from an address that is aligned to their size together."""
+    kind = fx.Vector.make_type(lanes, dtype)
+    size = lanes * dtype.width // 8
+    value = llvm.LoadOp(kind, lds_pointer(address), alignment=size).result
+    return fx.Vector(value)
+
+
+def lds_load_transposed(address: fx.Int32, dtype: Any) -> fx.Vector:
+    """Read 4 16-bit elements a lane, transposed within each 16 lanes (ds_read_b64_tr_b16)."""
+    kind = fx.Vector.make_type(4, dtype)
+    return fx.Vector(dialect.ds_read_tr16_b64(kind, lds_pointer(address)).result)
+
+
+def lds_store(value: Any, address: fx.Int32, size: int) -> None:
+    """Write a value of ``size`` bytes to an aligned LDS address."""
+    llvm.StoreOp(as_ir_value(value), lds_pointer(address), alignment=size)
+
+
+def mfma(a: Any, b: Any, c: Any) -> fx.Vector:
+    """One 16x16x32 product of 8-element fragments: c + a·b in fp32."""
+    op = rocdl.mfma_f32_16x16x32_f16 if a.dtype is fx.Float16 else rocdl.mfma_f32_16x16x32_bf16
+    kind = fx.Vector.make_type(4, fx.Float32)
+    return fx.Vector(op(kind, [as_ir_value(a), as_ir_value(b), as_ir_value(c), 0, 0, 0]))
+
+
+def wait(*, vmcnt: int | None = None, lgkmcnt: int | None = None) -> None:
+    """Wait until at most this many operations are in flight; the compiler moves nothing across."""
+    rocdl.sched_barrier(0)
+    rocdl.s_waitcnt(vmcnt=vmcnt, lgkmcnt=lgkmcnt)
+    rocdl.sched_barrier(0)
+
+
+def barrier() -> None:
+    """Meet every wave of the workgroup. Waits for no memory by itself."""
+    rocdl.sched_barrier(0)
+    rocdl.s_barrier()
+    rocdl.sched_barrier(0)

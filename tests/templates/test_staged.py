@@ -1,0 +1,147 @@
+"""The staged pipeline on the emulator: every element against float64, under the worst memory.
+
+Memory lands as late as the waits allow, the waves of a workgroup run in random order, registers
+and LDS start poisoned, and C with everything around it starts as NaN.
+"""
+
+import dataclasses
+
+import pytest
+
+from inductor_flydsl import measure, settings
+from inductor_flydsl.arch import GFX950
+from inductor_flydsl.compiler import compile_spec
+from inductor_flydsl.config import GemmConfig, KernelSpec
+from inductor_flydsl.devices import get_device
+from inductor_flydsl.problem import GemmProblem
+from inductor_flydsl.space import why_not
+
+SQUARE = GemmConfig(tile_m=64, tile_n=64, tile_k=64, stages=2, waves_m=2, waves_n=2)
+RING = GemmConfig(
+    tile_m=32, tile_n=64, tile_k=32, stages=4, waves_m=1, waves_n=2, group_m=2, xcd_remap=True
+)
+SMALL = GemmConfig(tile_m=16, tile_n=64, tile_k=128, stages=3, waves_m=1, waves_n=2)
+
+SHAPES = [
+    (1, 8, 1, SMALL),
+    (1, 24, 33, SMALL),
+    (1, 2880, 64, SMALL),
+    (7, 8, 1, SQUARE),
+    (7, 24, 33, RING),
+    (7, 127, 127, SQUARE),
+    (7, 2880, 72, SMALL),
+    (16, 16, 16, SMALL),
+    (16, 16, 4095, SMALL),
+    (17, 8, 31, RING),
+    (24, 24, 24, RING),
+    (31, 1, 65, SQUARE),
+    (32, 64, 32, RING),
+    (33, 65, 129, RING),
+    (63, 63, 63, SQUARE),
+    (64, 64, 64, SQUARE),
+    (64, 64, 1, SQUARE),
+    (64, 64, 2, RING),
+    (64, 64, 63, SQUARE),
+    (64, 64, 66, SQUARE),
+    (64, 128, 256, SQUARE),
+    (65, 64, 128, SQUARE),
+    (64, 66, 128, SQUARE),
+    (96, 72, 40, RING),
+    (100, 100, 100, RING),
+    (127, 8, 33, SQUARE),
+    (127, 24, 4095, SQUARE),
+    (127, 127, 127, RING),
+    (128, 128, 96, RING),
+    (128, 130, 160, SQUARE),
+    (129, 136, 136, SQUARE),
+    (130, 24, 512, RING),
+    (136, 264, 72, SQUARE),
+    (192, 64, 200, RING),
+    (200, 40, 130, SMALL),
+    (255, 33, 70, SQUARE),
+    (256, 128, 128, SQUARE),
+    (257, 16, 64, RING),
+    (2, 2, 2, SMALL),
+    (3, 5, 4095, SMALL),
+    (320, 96, 34, SQUARE),
+    (1, 1, 1, SQUARE),
+]
+
+
+def run(problem, config, **emulator):
+    """Compile, check on the emulator, and return (accuracy, findings)."""
+    assert why_not(problem, config, GFX950) is None
+    artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
+    device = get_device("emulator")
+    with settings.scope(**{"emulator_landing": "lazy", "emulator_order": "random", **emulator}):
+        accuracy = measure.check(device, artifact, problem, config, seed=problem.m + problem.k)
+    return accuracy, device.last_run.findings
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("m, n, k, config", SHAPES, ids=lambda v: str(getattr(v, "name", v)))
+def test_equals_the_float64_product(m, n, k, config, dtype, layout):
+    problem = GemmProblem.dense(m, n, k, dtype=dtype, layout=layout)
+    _, findings = run(problem, config)
+    assert not findings
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_fp32_output(layout):
+    problem = GemmProblem.dense(65, 72, 96, out_dtype="float32", layout=layout)
+    _, findings = run(problem, SQUARE)
+    assert not findings
+
+
+def strided(problem, **changes):
+    return dataclasses.replace(problem, **changes)
+
+
+VIEWS = {
+    "rows of a wider matrix": {"lda": 200, "ldb": 136, "ldc": 80},
+    "unaligned base": {"a_align": 2, "b_align": 4, "c_align": 2},
+    "odd leading strides": {"lda": 131, "ldb": 129, "ldc": 73, "a_align": 2, "b_align": 2,
+                            "c_align": 2},
+    "every other element": {"a_inner": 2, "lda": 300, "a_align": 4},
+    "B steps by three": {"b_inner": 3, "ldb": 400, "b_align": 2},
+    "broadcast A": {"lda": 0},
+    "broadcast along K": {"a_inner": 0, "b_inner": 0, "a_align": 2, "b_align": 2},
+    "rows that overlap": {"lda": 8},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("changes", VIEWS.values(), ids=VIEWS)
+def test_strided_and_offset_operands(changes, layout):
+    problem = strided(GemmProblem.dense(70, 72, 100, layout=layout), **changes)
+    _, findings = run(problem, SQUARE)
+    assert not findings
+
+
+@pytest.mark.parametrize("landing", ["lazy", "eager", "random"])
+@pytest.mark.parametrize("order", ["forward", "reverse", "random", "lockstep"])
+def test_any_landing_and_any_order(landing, order):
+    problem = GemmProblem.dense(70, 72, 200, layout="NT")
+    for seed in range(2):
+        _, findings = run(
+            problem, RING, emulator_landing=landing, emulator_order=order, emulator_seed=seed
+        )
+        assert not findings
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_nan_and_inf_go_where_they_should(value, layout):
+    import torch
+
+    problem = GemmProblem.dense(33, 40, 70, layout=layout)
+    artifact = compile_spec(KernelSpec.of(problem, SQUARE), "gfx950", "emulator")
+    c, a, b = measure.operands(problem)
+    a[5, 69] = value
+    b[3, 7] = value
+    get_device("emulator").load(artifact, problem, SQUARE)(c, a, b)
+    expected = (a.double() @ b.double()).bfloat16()
+    assert torch.equal(c.isnan(), expected.isnan())
+    assert torch.equal(c.isposinf(), expected.isposinf())
+    assert torch.equal(c.isneginf(), expected.isneginf())

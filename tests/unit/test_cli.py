@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import filelock
+import pytest
+from unit_fakes import CONFIGS, PROBLEM, measured, record, target
+
+from inductor_flydsl import cli, settings
+from inductor_flydsl.cli import output
+from inductor_flydsl.problem import GemmProblem
+from inductor_flydsl.records import Store
+
+RECORD = record([measured(CONFIGS[0], 12.5, max_error=1.0), measured(CONFIGS[1], float("inf"))])
+OTHER = record([measured(CONFIGS[2], 3.0)], key=target(GemmProblem.dense(1, 2, 3)))
+TEXT = "256,512,1024"
+
+
+@pytest.fixture
+def filled(alone: None) -> Store:
+    made = Store(settings.current().cache_dir)
+    made.put(RECORD)
+    made.put(OTHER)
+    return made
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr of one command."""
+    try:
+        status = cli.main(argv)
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (),
+        ("fly",),
+        ("cache",),
+        ("cache", "show"),
+        ("explain",),
+        ("explain", "1,2"),
+        ("explain", "0,1,1"),
+        ("explain", "8,8,8,bf16,QQ"),
+        ("explain", TEXT, "--top", "-1"),
+        ("tune",),
+        ("tune", TEXT, "--effort", "much"),
+        ("tune", TEXT, "--device", "cuda"),
+        ("tune", "1;2;3"),
+        ("demo", "--m", "0"),
+    ],
+)
+def test_wrong_usage_is_2_and_says_why_on_stderr(
+    capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]
+) -> None:
+    status, out, err = run(capsys, *argv)
+    assert (status, out) == (2, "")
+    assert err and "Traceback" not in err
+
+
+def test_a_bad_setting_names_its_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INDUCTOR_FLYDSL_CACHE", "rw")
+    status, _, err = run(capsys, "explain", TEXT)
+    assert status == 2 and "INDUCTOR_FLYDSL_CACHE='rw'" in err
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version")[:2] == (0, "inductor-flydsl 0.1.0\n")
+    status, out, _ = run(capsys, "--help")
+    assert status == 0
+    for verb in ("demo", "tune", "explain", "check", "cache", "env"):
+        assert verb in out
+
+
+def test_cache_dir(capsys: pytest.CaptureFixture[str]) -> None:
+    where = str(settings.current().cache_dir)
+    assert run(capsys, "cache", "dir") == (0, where + "\n", "")
+    assert json.loads(run(capsys, "cache", "dir", "--json")[1]) == {"cache_dir": where}
+
+
+def test_cache_list(capsys: pytest.CaptureFixture[str], filled: Store) -> None:
+    status, out, _ = run(capsys, "cache", "list")
+    assert status == 0
+    assert len(out.splitlines()) == 3
+    assert str(PROBLEM) in out and "gpu_event" in out and "12.50" in out
+    (filled.folder / "0-0.json").write_text("broken")
+    status, out, err = run(capsys, "cache", "list", "--json")
+    assert (status, len(json.loads(out))) == (0, 2)
+    assert "0-0.json" in err
+    assert {r["clock"] for r in json.loads(out)} == {"gpu_event"}
+
+
+def test_an_empty_store_lists_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "cache", "list")
+    assert (status, out) == (0, "") and "no records" in err
+    assert run(capsys, "cache", "list", "--json")[:2] == (0, "[]\n")
+    assert run(capsys, "cache", "clear")[0] == 0
+
+
+def test_cache_show_takes_a_unique_prefix(
+    capsys: pytest.CaptureFixture[str], filled: Store
+) -> None:
+    status, out, _ = run(capsys, "cache", "show", RECORD.id[:9])
+    assert status == 0
+    for part in (RECORD.id, str(PROBLEM), "US (gpu_event)", "made up", CONFIGS[0].name, "chosen"):
+        assert part in out
+    data = json.loads(run(capsys, "cache", "show", RECORD.id, "--json")[1])
+    assert data["key"] == RECORD.id
+    assert data["measurements"] == RECORD.to_json()["measurements"]
+
+
+def test_cache_show_of_nothing_or_of_two(capsys: pytest.CaptureFixture[str], filled: Store) -> None:
+    status, out, err = run(capsys, "cache", "show", "zz")
+    assert (status, out) == (1, "") and "KEY='zz'" in err
+    path = filled.path(RECORD.id)
+    path.with_name(RECORD.id[:4] + "twin.json").write_bytes(path.read_bytes())
+    status, out, err = run(capsys, "cache", "show", RECORD.id[:4])
+    assert (status, out) == (2, "") and "ambiguous" in err
+
+
+def test_cache_show_of_a_broken_file_fails(
+    capsys: pytest.CaptureFixture[str], filled: Store
+) -> None:
+    filled.path(RECORD.id).write_text("broken")
+    status, out, err = run(capsys, "cache", "show", RECORD.id)
+    assert (status, out) == (1, "") and "not JSON" in err
+
+
+def test_cache_clear_asks(capsys: pytest.CaptureFixture[str], filled: Store) -> None:
+    status, out, err = run(capsys, "cache", "clear")
+    assert (status, out) == (2, "") and "--yes" in err
+    status, out, _ = run(capsys, "cache", "clear", "--dry-run")
+    assert status == 0 and "would delete 2" in out
+    assert len(list(filled.records())) == 2
+    status, out, _ = run(capsys, "cache", "clear", "--yes", "--json")
+    assert status == 0 and json.loads(out)["records"] == sorted([RECORD.id, OTHER.id])
+    assert list(filled.entries()) == []
+
+
+def test_explain(capsys: pytest.CaptureFixture[str], filled: Store) -> None:
+    status, out, err = run(capsys, "explain", TEXT, "--top", "3")
+    assert status == 0
+    assert "US (model)" in out and "US (gpu_event)" in out
+    assert f"pick {CONFIGS[0].name}" in out and "made up" in out
+    assert "bytes of LDS exceed" in out
+    assert out.count("staged_") > 6
+    assert "torch" not in out
+    data = json.loads(run(capsys, "explain", TEXT, "--json")[1])
+    assert data["candidates"][0]["clock"] == "model"
+    assert len(data["candidates"]) + sum(r["count"] for r in data["rejections"]) > 500
+    assert [s["id"] for s in data["stored"]] == [RECORD.id]
+
+
+def test_explain_of_what_stays_with_aten(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "explain", "64,64,64,fp32")
+    assert status == 0
+    assert "stays with ATen or Triton, because: dtype float32" in out
+
+
+def _bare_python(tmp_path: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """The command in an interpreter that sees this package and filelock, and nothing else."""
+    root = str(Path(cli.__file__).parents[2])
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "filelock").symlink_to(Path(filelock.__file__).parent)
+    code = "import sys; from inductor_flydsl.cli import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.run(
+        [sys.executable, "-S", "-c", code, *argv],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([root, str(site)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_explain_works_without_torch_and_flydsl_and_says_so(tmp_path: Path) -> None:
+    done = _bare_python(tmp_path, "explain", TEXT)
+    assert done.returncode == 0, done.stderr
+    assert "US (model)" in done.stdout
+    assert "flydsl is not installed" in done.stderr
+    assert "torch is not installed" in done.stderr
+
+
+@pytest.mark.parametrize("verb", [("tune", TEXT), ("check", TEXT), ("demo",)])
+def test_what_needs_torch_says_so_without_it(tmp_path: Path, verb: tuple[str, ...]) -> None:
+    done = _bare_python(tmp_path, *verb)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "not installed" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_env_without_anything(tmp_path: Path) -> None:
+    done = _bare_python(tmp_path, "env", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["versions"]["torch"] is None
+    assert "torch" in found["devices"]["hip"]["reason"]
+    assert {s["origin"] for s in found["settings"]} == {"default"}
+
+
+def test_a_reader_that_goes_away_is_no_traceback(filled: Store) -> None:
+    command = [sys.executable, "-m", "inductor_flydsl", "explain", TEXT, "--top", "500"]
+    root = str(Path(cli.__file__).parents[2])
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read().decode()
+    assert process.returncode == 1
+    assert "Traceback" not in err and "Exception ignored" not in err
+
+
+def test_an_interrupt_is_a_message(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("inductor_flydsl.explanation.explain", interrupted)
+    assert run(capsys, "explain", TEXT) == (1, "", "interrupted\n")
+
+
+def test_tables_align_numbers_right_and_have_no_colour_off_a_terminal() -> None:
+    text = output.table(("NAME", "US"), [("a", "1.50"), ("long", "100.25")])
+    assert text == "NAME      US\na       1.50\nlong  100.25"

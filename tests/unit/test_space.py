@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from inductor_flydsl import space
+from inductor_flydsl.arch import GFX950
+from inductor_flydsl.config import GemmConfig
+from inductor_flydsl.problem import DType, GemmProblem
+
+CONFIG = GemmConfig(tile_m=128, tile_n=128, tile_k=64, stages=2, waves_m=2, waves_n=2)
+PROBLEM = GemmProblem.dense(512, 512, 512)
+
+
+def test_a_plain_pair_is_legal() -> None:
+    assert space.problem_limit(PROBLEM, GFX950) is None
+    assert space.why_not(PROBLEM, CONFIG, GFX950) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"op": "bmm"}, "op bmm"),
+        ({"dtype": DType.FP32, "out_dtype": DType.FP32}, "dtype float32"),
+        ({"out_dtype": DType.FP16}, "output float16 from bfloat16"),
+        ({"k": 2**31, "lda": 2**31}, "k=2147483648 does not fit"),
+        ({"m": 2**20, "lda": 4096}, "operand A spans"),
+        ({"n": 2**20, "ldb": 4096, "ldc": 2**20}, "operand B spans"),
+        ({"m": 2**16, "ldc": 2**16}, "operand C spans"),
+    ],
+)
+def test_problems_without_a_kernel(change: dict[str, object], words: str) -> None:
+    problem = replace(PROBLEM, **change)
+    limit = space.problem_limit(problem, GFX950)
+    assert limit is not None and words in limit
+    assert space.why_not(problem, CONFIG, GFX950) == limit
+    assert space.candidates(problem, GFX950) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"stages": 1}, "stages=1"),
+        ({"waves_m": 8, "waves_n": 4}, "32 waves"),
+        ({"tile_m": 48}, "tile_m=48"),
+        ({"tile_n": 48}, "tile_n=48"),
+        ({"tile_k": 48}, "tile_k=48"),
+        ({"stages": 6}, "bytes of LDS"),
+        ({"tile_m": 256, "tile_n": 256, "waves_m": 1, "waves_n": 2, "tile_k": 32}, "accumulators"),
+        ({"tile_m": 16, "tile_k": 32, "waves_m": 1, "waves_n": 4}, "do not tile A in LDS evenly"),
+        ({"tile_n": 16, "tile_k": 32, "waves_m": 4, "waves_n": 1}, "do not tile B in LDS evenly"),
+    ],
+)
+def test_configs_that_are_not_legal(change: dict[str, int], words: str) -> None:
+    reason = space.why_not(PROBLEM, replace(CONFIG, **change), GFX950)
+    assert reason is not None and words in reason
+
+
+def test_descriptor_limit_is_exact() -> None:
+    # The last byte of A is at (m-1)·lda·2 + k·2.
+    fits = replace(PROBLEM, m=2, lda=(2**31 - 2) // 2 - 512, a_align=2)
+    assert space.problem_limit(fits, GFX950) is None
+    limit = space.problem_limit(replace(fits, lda=fits.lda + 1), GFX950)
+    assert limit is not None and "operand A" in limit
+
+
+def test_candidates_are_exactly_the_configs_without_a_reason() -> None:
+    rng = random.Random(2)
+    everything = space.every_config()
+    assert len(set(everything)) == len(everything)
+    for _ in range(8):
+        m, n, k = (rng.randint(1, 4097) for _ in range(3))
+        problem = GemmProblem.dense(m, n, k, layout=rng.choice(("NN", "NT", "TN", "TT")))
+        found = space.candidates(problem, GFX950)
+        reasons = {c: space.why_not(problem, c, GFX950) for c in everything}
+        assert found == [c for c in everything if reasons[c] is None]
+        assert found, f"{problem} has no candidate"
+        assert all(reason for reason in reasons.values() if reason is not None)
+
+
+def test_legal_configs_fit_the_hardware() -> None:
+    for config in space.candidates(PROBLEM, GFX950):
+        assert config.ring_bytes(2) <= GFX950.lds_bytes
+        assert config.waves <= GFX950.max_waves_per_workgroup
+        assert config.tile_m % (16 * config.waves_m) == 0
