@@ -210,11 +210,8 @@ def test_extreme_scales(codes: tuple[int, int], fmt: int) -> None:
     """E8M0 0 is 2^−127 and 255 is NaN; a scale multiplies its block's dot product, not C."""
     op, rng = MFMA["v_mfma_scale_f32_16x16x128_f8f6f4"], random.Random(fmt)
     call = random_call(op, rng, cbsz=fmt, blgp=fmt)
-    assert call.scale_a is not None and call.scale_b is not None
-    for lane in range(64):
-        if lane % 3:
-            call.scale_a[lane] = codes[0]
-            call.scale_b[lane] = codes[1]
+    call.scale_a = [codes[0] ^ (lane % 3 == 0) for lane in range(64)]
+    call.scale_b = [codes[1] ^ (lane % 5 == 0) for lane in range(64)]
     d = run(op, [call])
     for (at, lane), value in reference(op, call).items():
         got, want = item_of(op, d, 0, at, lane), float(np.float32(value))
