@@ -20,7 +20,7 @@ from .launch import Launch, make_launch, make_machine
 from .memory import Memory
 from .program import Kernel, Program, Resources, load_program
 from .queues import Queues
-from .wave import PATIENCE, Scheduler, check_limit
+from .wave import PATIENCE, Scheduler, check_limit, check_progress
 
 LANDINGS = ("lazy", "eager", "random")
 ORDERS = ("lockstep", "forward", "reverse", "random")
@@ -106,8 +106,10 @@ def run(kernel: Kernel | Program | str, grid: int | Sequence[int], block: int | 
     """
     chosen = _kernel_of(kernel, name)
     launch = make_launch(chosen, grid, block, kernarg, dynamic_lds)
-    overlay = [memory.add_array(a, label, writable=False)
-               for a, label in ((launch.kernarg, "kernarg"), (launch.packet, "dispatch packet"))]
+    overlay = [
+        memory.add_array(a, label, writable=False)
+        for a, label in ((launch.kernarg, "kernarg"), (launch.packet, "dispatch packet"))
+    ]
     try:
         with np.errstate(all="ignore"):
             return _Run(launch, memory, options).go()
@@ -126,7 +128,7 @@ class _Run:
         self.rng = random.Random(options.seed)
         self.hazards = Hazards(launch.kernel) if options.findings else None
         self.code = code_of(launch.kernel.program, options.findings)
-        self.finished: list[Scheduler] = []
+        self.hits = np.zeros(len(self.code) + 1, np.int64)
         memory.bytes_read = memory.bytes_written = 0
         ids = options.sample_workgroups
         if ids is not None and not all(0 <= i < launch.groups for i in ids):
@@ -135,28 +137,28 @@ class _Run:
 
     def go(self) -> RunResult:
         per_machine = max(1, self.options.max_waves // self.launch.waves)
-        pending = [
-            self.ids[i : i + per_machine] for i in range(0, len(self.ids), per_machine)
-        ]
+        pending = [self.ids[i : i + per_machine] for i in range(0, len(self.ids), per_machine)]
         active: list[Scheduler] = []
         while pending or active:
             # Workgroups that wait for others only get on if those run too.
             if pending and all(s.spins > PATIENCE for s in active):
                 active.append(self._machine(pending.pop(0)))
-            for scheduler in list(active):
+            for scheduler in active:
                 scheduler.step()
                 while not scheduler.done and scheduler.spins <= PATIENCE:
-                    scheduler.step()
                     self._check(active)
+                    scheduler.step()
                 if scheduler.done:
-                    active.remove(scheduler)
-                    self._retire(scheduler)
+                    self.hits += scheduler.hits
+            active = [s for s in active if not s.done]
             self._check(active)
+            if active and not pending:
+                check_progress(active)
         return self._result()
 
     def _check(self, active: list[Scheduler]) -> None:
         if active:
-            check_limit(self.finished + active, self.options.max_instructions)
+            check_limit(active, int(self.hits.sum()), self.options.max_instructions)
 
     def _machine(self, groups: np.ndarray) -> Scheduler:
         machine = make_machine(self.launch, groups, self.options.poison, self.memory)
@@ -164,12 +166,8 @@ class _Run:
         machine.hazards = self.hazards.attach(machine) if self.hazards is not None else None
         return Scheduler(machine, self.code, self.options.order, self.rng)
 
-    def _retire(self, scheduler: Scheduler) -> None:
-        self.finished.append(scheduler)
-        del scheduler.m.V, scheduler.m.VF, scheduler.m.VI
-
     def _result(self) -> RunResult:
-        hits = np.sum([s.hits for s in self.finished], axis=0)
+        hits = self.hits
         instructions = self.launch.kernel.program.instructions
         estimate = timing.estimate(
             [(inst, int(n)) for inst, n in zip(instructions, hits, strict=False) if n],

@@ -23,10 +23,10 @@ SPECIAL_SGPRS: dict[str, tuple[int, int]] = {
 TTMP_BASE = 108
 VCC, M0, EXEC = 106, 124, 126
 
-FLAGS = frozenset(
-    "offen idxen lds sc0 sc1 nt glc slc dlc gds clamp tfe addr64 high row_mirror row_half_mirror "
-    "wave_shl wave_rol wave_shr wave_ror bound_ctrl done vm compr unorm da".split()
-)
+FLAGS = frozenset({
+    "offen", "idxen", "lds", "gds", "sc0", "sc1", "nt", "glc", "slc", "dlc", "tfe", "addr64",
+    "clamp", "high", "row_mirror", "row_half_mirror", "bound_ctrl",
+})  # fmt: skip
 _ENCODINGS = ("_e32", "_e64_dpp", "_e64", "_sdwa", "_dpp")
 _REG = re.compile(r"^(v|a|s|ttmp)(?:(\d+)|\[(\w+)(?::(\w+))?\])$")
 _SYMBOLIC = re.compile(r"^[A-Za-z_.$][\w.$@]*$")
@@ -52,7 +52,12 @@ class Operand:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One decoded line. `base` is the mnemonic without its encoding suffix, `encoding` that suffix."""
+    """One decoded line.
+
+    base: the mnemonic without its encoding suffix; encoding: that suffix. mods: modifiers by name
+    (1 for a flag). extra: the counters of an s_waitcnt. source: file:line of a .loc directive.
+    pc: index in its program.
+    """
 
     mnemonic: str
     base: str

@@ -21,11 +21,10 @@ from .state import AT_BARRIER, ENDED, Cohort
 
 Run = Callable[[Cohort], Any]
 LEAVE = -1
-_NOTHING = frozenset(
-    "s_nop s_setprio s_sleep s_sethalt s_inst_prefetch s_set_gpr_idx_off s_incperflevel "
-    "s_decperflevel s_ttracedata s_setreg_b32 s_setreg_imm32_b32 s_code_end s_clause "
-    "s_icache_inv s_wakeup".split()
-)
+_NOTHING = frozenset({
+    "s_nop", "s_setprio", "s_sleep", "s_incperflevel", "s_decperflevel", "s_ttracedata",
+    "s_icache_inv", "s_wakeup",
+})  # fmt: skip
 # HW_REG ids of gfx9-gfx950 that hold something a kernel may ask for.
 _HW_REGISTERS = {"HW_REG_HW_ID": 0, "HW_REG_XCC_ID": 0, "HW_REG_MODE": 0x2F0}
 

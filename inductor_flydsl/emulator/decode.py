@@ -60,12 +60,13 @@ def _dispatch(d: Decoder) -> Run | None:
 def code_of(program: Program, findings: bool) -> list[Run]:
     """The program's closures, decoded as they are first run; kept with the program."""
     key = ("code", findings)
-    code = program.decoded.get(key)
-    if not isinstance(code, list):
-        code = []
-        for pc in range(len(program.instructions)):
-            code.append(_stub(program, pc, findings, code))
-        program.decoded[key] = code
+    known = program.decoded.get(key)
+    if isinstance(known, list):
+        return known
+    code: list[Run] = []
+    for pc in range(len(program.instructions)):
+        code.append(_stub(program, pc, findings, code))
+    program.decoded[key] = code
     return code
 
 

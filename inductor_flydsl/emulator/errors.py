@@ -11,7 +11,7 @@ class EmulatorError(Exception):
 
 
 class ProgramError(EmulatorError):
-    """The assembly text can't be made into a program; `line` is 1-based, 0 if no line is to blame."""
+    """The assembly text can't be made into a program; `line` is 1-based, 0 for no line."""
 
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(f"line {line}: {message}" if line else message)

@@ -46,7 +46,7 @@ class Finding:
 
     @property
     def severity(self) -> str:
-        """"error" if results may be wrong on hardware, else "warning"."""
+        """ "error" if results may be wrong on hardware, else "warning"."""
         return "error" if self.kind in ERRORS else "warning"
 
     def __str__(self) -> str:
@@ -91,10 +91,11 @@ class Hazards:
         resources = kernel.resources
         spills = resources.vgpr_spills + resources.sgpr_spills
         if resources.vgpr_spills:
-            self._add("spill", None, (), f"{spills} registers",
-                      f"the compiler spilled {resources.vgpr_spills} VGPRs and "
-                      f"{resources.sgpr_spills} SGPRs to {resources.scratch} bytes of scratch", spills,
-                      "")  # fmt: skip
+            message = (
+                f"the compiler spilled {resources.vgpr_spills} VGPRs and {resources.sgpr_spills} "
+                f"SGPRs to {resources.scratch} bytes of scratch"
+            )
+            self._add("spill", None, (), f"{spills} registers", message, spills)
 
     def attach(self, machine: Machine) -> Hazards:
         """A view that watches `machine` and collects into the same findings."""
@@ -170,9 +171,7 @@ class Hazards:
     def defined(self, c: Cohort, inst: Instruction, reads: frozenset[int],
                 writes: frozenset[int]) -> None:  # fmt: skip
         """Checks reads of registers never written, then notes the writes."""
-        missing = [
-            reg for reg in sorted(reads & self.unset) if not self.written[reg, c.sel].all()
-        ]
+        missing = [reg for reg in sorted(reads & self.unset) if not self.written[reg, c.sel].all()]
         if missing:
             unset = ~self.written[missing[0], c.sel]
             self._add("uninitialised-vgpr", inst, c.waves.idx[unset], self._registers(missing),
@@ -346,8 +345,11 @@ class Note:
     open: bool = False
 
 
+_Rows = tuple[np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]
+
+
 def _active(addr: np.ndarray, active: np.ndarray | None, wave: np.ndarray,
-            epoch: np.ndarray) -> tuple[np.ndarray | None, ...]:  # type: ignore[type-arg]  # fmt: skip
+            epoch: np.ndarray) -> _Rows:  # fmt: skip
     """Drops inactive lanes: (rows or None, addr [k, 1], wave [k, 1], epoch [k, 1])."""
     if active is None:
         return None, addr, wave, epoch

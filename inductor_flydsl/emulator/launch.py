@@ -158,16 +158,16 @@ def _set_sgprs(m: Machine, launch: Launch) -> None:
     preload = hsa.get("user_sgpr_kernarg_preload_length", 0)
     if preload:
         start = 4 * hsa.get("user_sgpr_kernarg_preload_offset", 0)
-        words = launch.kernarg[start : start + 4 * preload].view(np.uint32)
-        m.S[at : at + preload] = words[:, None]
+        loaded = launch.kernarg[start : start + 4 * preload].view(np.uint32)
+        m.S[at : at + preload] = loaded[:, None]
         at += preload
     at = max(at, hsa.get("user_sgpr_count", at))
     gx, gy, _ = launch.grid
     linear = m.group_ids[m.group_of]
     ids = {"x": linear % gx, "y": linear // gx % gy, "z": linear // (gx * gy)}
-    for axis, value in ids.items():
+    for axis, coordinate in ids.items():
         if hsa.get(f"system_sgpr_workgroup_id_{axis}", int(axis == "x")):
-            m.S[at] = value
+            m.S[at] = coordinate
             at += 1
 
 

@@ -3,7 +3,8 @@
 Owns their operands, address arithmetic and lane layouts; each issues an entry counted in lgkmcnt.
 A read takes its data from LDS at issue, behind its wave's earlier writes, and fills registers when
 it lands: a DS operation reaches LDS within tens of clocks, so what may still be missing is another
-wave's write or an LDS-DMA, which take longer. A write reaches LDS when it lands. Semantics: AMD "CDNA4 ISA" guide, "Data Share Operations" and "MFMA Transpose Load from LDS".
+wave's write or an LDS-DMA, which take longer. A write reaches LDS when it lands. Semantics: AMD
+"CDNA4 ISA" guide, "Data Share Operations" and "MFMA Transpose Load from LDS".
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _land_words(row: int) -> Callable[..., None]:
 def _sample(c: Cohort, addr: np.ndarray, size: int, zero: np.ndarray | None) -> np.ndarray:
     """uint32 [words, n, 64] at LDS addresses, 0 on the lanes `zero`."""
     c.m.queues.order_ds(c.waves)
-    data = gather_flat(c.m.lds_views.__getitem__, 0, addr, size)
+    data = gather_flat(c.m.lds_view, 0, addr, size)
     if zero is not None:
         data[:, zero] = 0
     return data
@@ -173,11 +174,11 @@ def scatter_lds(m: Machine, addr: np.ndarray, size: int, data: tuple[np.ndarray,
                 active: np.ndarray | None) -> None:  # fmt: skip
     """Writes data words [n, 64] at byte addresses, on active lanes."""
     if active is None:
-        scatter_flat(m.lds_views.__getitem__, 0, addr, size, data)
+        scatter_flat(m.lds_view, 0, addr, size, data)
         return
     flat = addr[active]
     if flat.size:
-        scatter_flat(m.lds_views.__getitem__, 0, flat, size, tuple(w[active] for w in data))
+        scatter_flat(m.lds_view, 0, flat, size, tuple(w[active] for w in data))
 
 
 def _read2(d: Decoder, inst: Instruction, size: int, stride: int) -> Run:
@@ -214,7 +215,7 @@ def _write2(d: Decoder, inst: Instruction, size: int, stride: int) -> Run:
         (first, bad), (second, bad2) = low(c), high(c)
         # Two entries would count twice in lgkmcnt, so both halves are one pair of arrays.
         addr = np.concatenate([first, second], axis=1)
-        active = None
+        active: np.ndarray | None = None
         if c.exec is not None or bad is not None or bad2 is not None:
             halves = [_without(c.active(), bad), _without(c.active(), bad2)]
             active = np.concatenate(halves, axis=1)  # type: ignore[arg-type]
@@ -289,7 +290,7 @@ def _atomic(d: Decoder, inst: Instruction, name: str, returns: bool) -> Run:
         old = np.zeros((*addr.shape, words), np.uint32)
         if lanes.any():
             parts = sources_of(op, data, lanes)
-            got = apply_atomic(op, m.lds_views[size], addr[lanes] // size, parts)
+            got = apply_atomic(op, m.lds_view(size), addr[lanes] // size, parts)
             old[lanes] = got.view(np.uint32).reshape(-1, words)
         if returns:
             write_rows(m, sel, row, np.moveaxis(old, -1, 0), active)
@@ -308,10 +309,9 @@ def _atomic(d: Decoder, inst: Instruction, name: str, returns: bool) -> Run:
     return run
 
 
-def swizzle_lanes(offset: Any) -> np.ndarray:
+def swizzle_lanes(value: int) -> np.ndarray:
     """Source lane of each lane for ds_swizzle_b32 (ISA guide, DS_SWIZZLE_B32)."""
     lane = np.arange(LANES)
-    value = int(offset)
     if value & 0x8000:  # quad permute
         return (lane & ~3) + (value >> 2 * (lane & 3) & 3)
     inside = lane & 31
@@ -325,17 +325,16 @@ def _permute(d: Decoder, inst: Instruction, name: str) -> Run:
     data_row = d.row(inst.operands[-1], 1)
     index_row = d.row(inst.operands[1], 1)
     offset = inst.mods.get("offset", 0)
-    fixed = None
-    if name == "swizzle_b32":
-        if not isinstance(offset, int):
-            raise d.fail(f"swizzle {offset}; write its offset as a number")
-        fixed = swizzle_lanes(offset)
+    if not isinstance(offset, int):
+        raise d.fail(f"offset {offset}; write it as a number")
+    fixed = swizzle_lanes(offset) if name == "swizzle_b32" else None
+    step = np.uint32(offset)
 
     def result(c: Cohort) -> np.ndarray:
         data = np.where(c.active(), c.V[data_row, c.sel], np.uint32(0))
         if fixed is not None:
             return data[:, fixed]
-        lane = ((c.V[index_row, c.sel] + np.uint32(int(str(offset)))) >> np.uint32(2)) & np.uint32(63)
+        lane = ((c.V[index_row, c.sel] + step) >> np.uint32(2)) & np.uint32(63)
         if name == "bpermute_b32":
             return np.take_along_axis(data, lane.astype(np.int64), axis=1)
         out = np.zeros_like(data)

@@ -7,7 +7,7 @@ nothing of instructions, waves or wait counters. Nothing outside a region is eve
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,7 @@ class Memory:
     """Registered regions of host memory.
 
     `add` wraps raw memory without a copy: the caller keeps it alive and mapped while kernels run.
+    Memory may be registered again, whole or in part, as a tensor that is passed twice is.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class Memory:
         if address <= 0 or nbytes < 0:
             raise LaunchError(f"region {name!r}: address {address:#x}, {nbytes} bytes is not valid")
         buffer = (ctypes.c_uint8 * nbytes).from_address(address)
-        data = np.frombuffer(buffer, np.uint8) if nbytes else np.zeros(0, np.uint8)
+        data = np.ctypeslib.as_array(buffer)
         return self._insert(Region(name, address, nbytes, writable, data, buffer))
 
     def add_array(self, array: np.ndarray, name: str, writable: bool = True) -> Region:
@@ -77,12 +78,18 @@ class Memory:
         return self._insert(Region(name, address, array.nbytes, writable, data, array))
 
     def remove(self, region: Region) -> None:
-        """Forgets a region."""
-        self.regions.remove(region)
+        """Forgets a region; one that lay inside of another was never kept."""
+        self.regions = [other for other in self.regions if other is not region]
         self._last = None
 
     def _insert(self, region: Region) -> Region:
         for other in self.regions:
+            if (
+                other.base <= region.base
+                and region.base + region.nbytes <= other.base + other.nbytes
+                and other.writable >= region.writable
+            ):
+                return region  # a view of memory that is there already
             if region.base < other.base + other.nbytes and other.base < region.base + region.nbytes:
                 raise LaunchError(
                     f"region {region.name!r} at {region.base:#x} overlaps {other.name!r}; "
@@ -231,7 +238,8 @@ def _gather_narrow(memory: np.ndarray, offset: np.ndarray, size: int, step: int)
     return out
 
 
-def scatter_flat(view: View, base: int, addr: np.ndarray, size: int, data: np.ndarray) -> None:
+def scatter_flat(view: View, base: int, addr: np.ndarray, size: int,
+                 data: Sequence[np.ndarray] | np.ndarray) -> None:  # fmt: skip
     """Writes uint32 [ceil(size/4), *shape] to one flat memory."""
     offset = addr - base if base else addr
     step = min(_step(offset, size, base), 4)

@@ -217,7 +217,8 @@ class _Parser:
         if not self.seen_target:
             raise WrongArch(f"no .amdgcn_target directive; the text must say {ARCH}")
         if self.open_kernel:
-            raise TruncatedProgram(f".amdhsa_kernel {self.open_kernel} is not closed", len(self.lines))
+            open_kernel = f".amdhsa_kernel {self.open_kernel}"
+            raise TruncatedProgram(f"{open_kernel} is not closed", len(self.lines))
         if self.metadata is None:
             raise TruncatedProgram("no .amdgpu_metadata: the text was cut off", len(self.lines))
         program = Program(tuple(self.instructions), self.labels, self.symbols)
@@ -253,7 +254,8 @@ def _check_labels(program: Program) -> None:
 def _integer(record: dict[str, Value], key: str, default: int | None = None) -> int:
     value = record.get(key, default)
     if not isinstance(value, int):
-        raise ProgramError(f"metadata key {key} of {record.get('.name')} is {value!r}, not a number")
+        name = record.get(".name")
+        raise ProgramError(f"metadata key {key} of {name} is {value!r}, not a number")
     return value
 
 

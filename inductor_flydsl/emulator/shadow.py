@@ -47,8 +47,9 @@ def _parts(addr: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray]]:
 
 
 class Shadow:
-    """writer: int32 a dword, (last epoch + 1) << 9 | late << 8 | wave << 4 | bytes; 0 never written.
+    """The arrays, and the accesses noted in them.
 
+    writer: int32 a dword, (last epoch + 1) << 9 | late << 8 | wave << 4 | bytes; 0 never written.
     reader: int32 [waves of a workgroup, dwords], (last epoch + 1 in which that wave read) << 1 |
     late; 0 never.
     All addresses are bytes in the machine's LDS array; `wave` and `epoch` give each row's own.
@@ -62,7 +63,7 @@ class Shadow:
 
     def _gather(self, array: np.ndarray, item: int, index: np.ndarray) -> np.ndarray:
         """int32 [*index.shape, item // 4]."""
-        got = array.view(_ITEMS[item]).take(index)
+        got: np.ndarray = array.view(_ITEMS[item]).take(index)
         return got.view(np.int32).reshape(*index.shape, item // 4)
 
     def _scatter(self, array: np.ndarray, item: int, index: np.ndarray, value: np.ndarray) -> None:
@@ -100,16 +101,16 @@ class Shadow:
         """Notes writes; `dma` leaves them open until `close`. Returns the first race."""
         race = None
         low = int(epoch.min())
-        mask = _bytes(addr, size) if size < 4 else np.int32(15)
+        mask = _bytes(addr, size) if size < 4 else np.full((1, 1), 15, np.int32)
         ends = np.where(dma, OPEN, epoch + 1).astype(np.int32)
         for item, index in _parts(addr, size):
             old = self._gather(self.writer, item, index)
             if (int(old.max()) >> _EPOCH) > low:
                 late = ((old >> _EPOCH) > epoch[..., None]) & ((old >> 4 & 15) != wave[..., None])
-                late &= (old & (mask if size >= 4 else mask[..., None])) != 0
+                late &= (old & mask[..., None]) != 0
                 race = race or _clash(addr, late, old)
             race = race or self._readers(addr, item, index, wave, epoch)
-            merged: np.ndarray | np.int32 = mask
+            merged = mask
             if size < 4:  # another half of the dword that this wave wrote in this epoch
                 same = (old[..., 0] >> 4) == (ends << 5 | wave)
                 merged = mask | np.where(same, old[..., 0] & 15, 0)

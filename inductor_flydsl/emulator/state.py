@@ -90,10 +90,11 @@ class Machine:
         self.lds_stride = -(-lds_size // 16) * 16
         words = poison((self.groups * self.lds_stride // 4 + 16,), poisoned)
         self.lds = words.view(np.uint8)
-        self.lds_views = {
+        self._lds_views: dict[int, np.ndarray] = {
             1: self.lds, 2: words.view(np.uint16), 4: words, 8: words.view(np.uint64),
             16: words.view(np.complex128),
         }  # fmt: skip
+        self.lds_view = self._lds_views.__getitem__
         self.group_of = np.tile(np.arange(self.groups, dtype=np.int64), waves_per_group)
         self.lds_base = self.group_of * self.lds_stride
         self.scratch_size = 0

@@ -281,4 +281,3 @@ def _half16(d: Decoder, operand: Operand, kind: str, high: bool) -> Read:
         column = word[int(high) : int(high) + 1].view(dtype).reshape(1, 1)
         return lambda c: column
     return d.vector_read(operand, kind, high)
-

@@ -62,7 +62,8 @@ def compile_vmem(d: Decoder, inst: Instruction) -> Run | None:
 # --- access with faults -----------------------------------------------------------------------
 
 
-def fault(m: Machine, inst: Instruction, sel: Selector, addr: np.ndarray, lanes: np.ndarray) -> None:
+def fault(m: Machine, inst: Instruction, sel: Selector, addr: np.ndarray,
+          lanes: np.ndarray) -> None:  # fmt: skip
     """Reports an access outside memory: a finding where findings are on, else MemoryFault."""
     wave, lane = (int(x) for x in np.argwhere(lanes)[0])
     where = np.arange(m.waves)[sel][wave]
@@ -78,7 +79,7 @@ def fault(m: Machine, inst: Instruction, sel: Selector, addr: np.ndarray, lanes:
 
 def outside_lds(c: Cohort, inst: Instruction, addr: np.ndarray,
                 size: int) -> tuple[np.ndarray, np.ndarray | None]:  # fmt: skip
-    """Lanes of LDS addresses [n, 64] out of the workgroup's LDS: (addresses made safe, those lanes).
+    """LDS addresses [n, 64] that leave the workgroup's LDS → (addresses made safe, those lanes).
 
     Reads there give 0 and writes vanish. Reports them: a finding, or MemoryFault.
     """
@@ -216,7 +217,7 @@ def _load_lds(d: Decoder, inst: Instruction, space: str, name: str) -> Run:
             items = m.memory.items(addr, size)
             if items is not None and not int(np.bitwise_or.reduce(start)) & (size - 1):
                 shift = size.bit_length() - 1
-                m.lds_views[size][(start >> shift)[:, None] + _LANE] = items
+                m.lds_view(size)[(start >> shift)[:, None] + _LANE] = items
                 return
         data = _limited_gather(m, inst, sel, addr, size, active, valid)
         data = widen(data[0], form)[None] if form else data
@@ -224,9 +225,9 @@ def _load_lds(d: Decoder, inst: Instruction, space: str, name: str) -> Run:
         for i, word in enumerate(data):
             at = (lanes + 4 * i) >> 2
             if active is None:
-                m.lds_views[4][at] = word
+                m.lds_view(4)[at] = word
             else:
-                m.lds_views[4][at[active]] = word[active]
+                m.lds_view(4)[at[active]] = word[active]
 
     def run(c: Cohort) -> None:
         addr, valid = address(c)

@@ -22,6 +22,8 @@ SPIN_LIMIT = 256
 enough that a wave that waits on memory for another doesn't hold it up."""
 PATIENCE = 64
 """Turns given way after which everything in flight has had the time to land."""
+STUCK = 4096
+"""Turns given way after which no wave is expected to get on."""
 
 
 class Scheduler:
@@ -125,17 +127,32 @@ class Scheduler:
             self.m.queues.land_all(WaveSet(unfinished))
 
 
-def check_limit(schedulers: list[Scheduler], limit: int) -> None:
+def check_limit(active: list[Scheduler], retired: int, limit: int) -> None:
     """Raises Deadlock where more wave-instructions than `limit` were executed."""
-    total = sum(sum(s.hits) for s in schedulers)
-    if total <= limit:
-        return
-    machine = next(s.m for s in reversed(schedulers) if not s.done)
+    total = retired + sum(sum(s.hits) for s in active)
+    if total > limit:
+        raise _stuck(
+            active,
+            f"{total} wave-instructions executed, limit {limit}; if this isn't a deadlock, raise "
+            "Options.max_instructions",
+        )
+
+
+def check_progress(active: list[Scheduler]) -> None:
+    """Raises Deadlock where all waves of all machines have been looping for long."""
+    if all(s.spins > STUCK for s in active):
+        raise _stuck(active, f"waves loop without reaching a barrier or the end, {STUCK} turns each")
+
+
+def _stuck(active: list[Scheduler], message: str) -> Deadlock:
+    machine = next((s.m for s in active if not s.done), active[0].m)
     waiting = np.flatnonzero(machine.status != ENDED)
-    inst = machine.kernel.program.instructions[int(machine.pc[waiting[0]])]
-    raise Deadlock(
-        f"{total} wave-instructions executed, limit {limit}: {len(waiting)} waves haven't ended, "
-        f"{machine.wave_name(int(waiting[0]))} is here; if this isn't a deadlock, "
-        "raise Options.max_instructions",
-        machine.kernel.name, inst.line, inst.text,
-    )  # fmt: skip
+    names = ", ".join(machine.wave_name(int(w)) for w in waiting[:4])
+    at = int(machine.pc[waiting[0]]) if len(waiting) else machine.kernel.entry
+    inst = machine.kernel.program.instructions[at]
+    return Deadlock(
+        f"{message}; {len(waiting)} waves haven't ended: {names}",
+        machine.kernel.name,
+        inst.line,
+        inst.text,
+    )

@@ -11,7 +11,7 @@ from inductor_flydsl.compiler import compile_spec  # noqa: E402
 from inductor_flydsl.config import KernelSpec  # noqa: E402
 from inductor_flydsl.devices import Clock, get_device  # noqa: E402
 from inductor_flydsl.errors import DeviceUnavailable, InductorFlyDSLError  # noqa: E402
-from inductor_flydsl.measure import compare, operands  # noqa: E402
+from inductor_flydsl.measure import operands  # noqa: E402
 
 
 def available():
@@ -55,7 +55,10 @@ def test_numbers(device, problem):
     c, a, b = operands(problem, device.torch_device, seed=3)
     loaded(device, problem)(c, a, b)
     device.synchronize()
-    assert compare(c, a, b).max_ulp <= 1
+    exact, size = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    # One rounding to the output type, and fp32 sums in an order of the device's own.
+    tolerance = exact.abs() * torch.finfo(c.dtype).eps + size * problem.k * 2**-24
+    assert ((c.double() - exact).abs() <= tolerance).all()
 
 
 def test_a_time_is_positive_and_of_one_launch(device):

@@ -115,10 +115,16 @@ def pair_forms(name: str, fmt: Fmt) -> None:
         return place([down(F32, fmt)(x, scale) for x in (a, b)], fmt, old, op_sel, 3)
 
     REFERENCE[f"v_cvt_scalef32_pk_{name}_f32"] = from_f32
+
+    def from_halves(kind: str) -> Ref:
+        def run(a: int, scale: int, old: int, op_sel: int = 0) -> int:
+            codes = [down(BY_NAME[kind], fmt)(x, scale) for x in split(a, 16, 2)]
+            return place(codes, fmt, old, op_sel, 2)
+
+        return run
+
     for kind in ("f16", "bf16"):
-        REFERENCE[f"v_cvt_scalef32_pk_{name}_{kind}"] = (
-            lambda a, scale, old, op_sel=0, k=BY_NAME[kind]: place(
-                [down(k, fmt)(x, scale) for x in split(a, 16, 2)], fmt, old, op_sel, 2))  # fmt: skip
+        REFERENCE[f"v_cvt_scalef32_pk_{name}_{kind}"] = from_halves(kind)
 
     def to(kind: str) -> Ref:
         wide = BY_NAME[kind]

@@ -38,7 +38,7 @@ def join(parts: list[int], width: int) -> int:
     return sum((p & (1 << width) - 1) << width * i for i, p in enumerate(parts))
 
 
-def bitop3(a: int, b: int, c: int, table: int, width: int) -> int:
+def truth_table(a: int, b: int, c: int, table: int, width: int) -> int:
     return sum(
         (table >> ((a >> i & 1) << 2 | (b >> i & 1) << 1 | c >> i & 1) & 1) << i
         for i in range(width)
@@ -81,10 +81,6 @@ def below(lane: int, high: bool) -> int:
     return ((1 << lane) - 1) >> (32 if high else 0) & M32
 
 
-def borrowing(fn: Ref) -> Ref:
-    return carrying(fn)
-
-
 def mad_wide(a: int, b: int, c: int) -> tuple[int, int]:
     total = a * b + c
     return total & M64, total >> 64 & 1
@@ -101,8 +97,8 @@ REFERENCE.update({
     "v_bfi_b32": lambda m, a, b: from_bits(
         [y if x else z for x, y, z in zip(bits_of(m, 32), bits_of(a, 32), bits_of(b, 32),
                                           strict=True)]),
-    "v_bitop3_b32": lambda a, b, c, bitop3=0: globals()["bitop3"](a, b, c, bitop3, 32),
-    "v_bitop3_b16": lambda a, b, c, bitop3=0: globals()["bitop3"](a, b, c, bitop3, 16),
+    "v_bitop3_b32": lambda a, b, c, bitop3=0: truth_table(a, b, c, bitop3, 32),
+    "v_bitop3_b16": lambda a, b, c, bitop3=0: truth_table(a, b, c, bitop3, 16),
     "v_add_u32": lambda a, b: a + b & M32,
     "v_sub_u32": lambda a, b: a - b & M32,
     "v_subrev_u32": lambda a, b: b - a & M32,

@@ -192,7 +192,7 @@ def packed_nans_agree(got: int, want: int, kind: str, name: str) -> bool:
 
 def run(op: Op, rows: list[tuple[int, ...]], mods: dict[str, int]) -> list[tuple[int, ...]]:
     """The opcode on all rows at once, as the engine calls it; results as raw bits."""
-    shape = (len(rows),) if op.kind == "salu" else (WAVES, 64)
+    shape = (len(rows),) if op.kind == "salu" else (-(-len(rows) // 64), 64)
     kinds = [*op.src, *(implicit_kind(n, op) for n in op.implicit_src)]
     padded = list(itertools.islice(itertools.cycle(rows), int(np.prod(shape))))
     arrays = [to_array([row[i] for row in padded], k, shape) for i, k in enumerate(kinds)]
@@ -215,12 +215,16 @@ def run(op: Op, rows: list[tuple[int, ...]], mods: dict[str, int]) -> list[tuple
 def check(name: str, mods: dict[str, int], rng: random.Random) -> None:
     op = OPS[name]
     kinds = (*op.src, *(implicit_kind(n, op) for n in op.implicit_src))
-    out_kinds = [*op.dst, *(implicit_kind(n, op) for n in op.implicit_dst)]
-    wide = any(width_of(k) > 64 for k in (*kinds, *out_kinds))
+    wide = any(width_of(k) > 64 for k in (*kinds, *op.dst))
     rows = cases(kinds, 24 if wide else WAVES * 64, rng)
     if "lane" in op.implicit_src:
         rows = [(*row[:-1], i % 64) for i, row in enumerate(rows)]
-    reference = REFERENCE[name]
+    check_rows(name, rows, mods)
+
+
+def check_rows(name: str, rows: list[tuple[int, ...]], mods: dict[str, int]) -> None:
+    op, reference = OPS[name], REFERENCE[name]
+    out_kinds = [*op.dst, *(implicit_kind(n, op) for n in op.implicit_dst)]
     for row, got in zip(rows, run(op, rows, mods), strict=True):
         want = reference(*row, **mods)
         want = want if isinstance(want, tuple) else (want,)
@@ -243,6 +247,44 @@ def test_opcode(name: str) -> None:
     check(name, {}, rng)
     for _ in range(6 if op.mods else 0):
         check(name, {m: rng.randrange(MODS[m]) for m in op.mods}, rng)
+
+
+@pytest.mark.parametrize("name", [n for n, op in OPS.items()
+                                  if len(op.src) == 2 and set(op.src) <= {"f16", "f32", "f64"}
+                                  and len(set(op.src)) == 1 and not op.implicit_src])  # fmt: skip
+def test_every_pair_of_float_edges(name: str) -> None:
+    values = edges(OPS[name].src[0])
+    check_rows(name, [(a, b) for a in values for b in values], {})
+
+
+# (1 + 2^-p)(1 + 2^-q) is a tie of the format; the addend breaks it, too small for a wider float.
+@pytest.mark.parametrize(
+    ("name", "a", "b", "addends"),
+    [
+        ("v_fma_f32", 0x3F800800, 0x3F800800, [0, 1, 0x80000001, 0x0D800000, 0x8D800000]),
+        ("v_fma_f64", 0x3FF0000004000000, 0x3FF0000002000000, [0, 1, 1 << 63 | 1, 0x3370 << 48]),
+        ("v_fma_f16", 0x3C20, 0x3C10, [0, 1, 0x8001]),
+    ],
+)
+def test_fma_breaks_ties_by_a_tiny_addend(name: str, a: int, b: int, addends: list[int]) -> None:
+    rows = [(a | sign, b, c) for c in addends for sign in (0, 1 << width_of(OPS[name].src[0]) - 1)]
+    check_rows(name, rows, {})
+
+
+@pytest.mark.parametrize("kind", ["f16", "f32", "f64"])
+def test_fma_rounds_subnormal_results_once(kind: str) -> None:
+    fmt, rng = BY_NAME[kind], random.Random(kind)
+    rows = []
+    for _ in range(1500):
+        power = rng.randint(2, fmt.bias - 2)
+        a = power << fmt.mantissa | rng.getrandbits(fmt.mantissa)
+        other = max(fmt.bias - power + rng.randint(-fmt.mantissa - 2, 3), 1)
+        b = other << fmt.mantissa | rng.getrandbits(fmt.mantissa)
+        c = rng.getrandbits(fmt.mantissa + 1) | rng.getrandbits(1) << fmt.width - 1
+        if rng.random() < 0.3:  # few bits: ties
+            a, b = (x & -1 << fmt.mantissa - 3 for x in (a, b))
+        rows.append((a, b, c))
+    check_rows(f"v_fma_{kind}", rows, {})
 
 
 @pytest.mark.parametrize("table", range(256))

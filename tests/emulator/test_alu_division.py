@@ -61,8 +61,9 @@ def quotient(a: int, b: int, fmt: Fmt) -> int:
 def operands(fmt: Fmt, count: int, rng: random.Random) -> list[tuple[int, int]]:
     """Random bits, near-overflow and near-underflow quotients, ties of subnormal results."""
     top = fmt.inf
-    edges = [0, 1, 3, (1 << fmt.mantissa) - 1, 1 << fmt.mantissa, top >> 1, (top >> 1) + 1,
-             top - 1, top - (1 << fmt.mantissa), top - (2 << fmt.mantissa), top, top + 1]  # fmt: skip
+    step = 1 << fmt.mantissa
+    edges = [0, 1, 3, step - 1, step, top >> 1, (top >> 1) + 1, top - 1, top - step]
+    edges += [top - 2 * step, top, top + 1]
     rows = [(a, b) for a in edges for b in edges]
     while len(rows) < count:
         a, b = rng.getrandbits(fmt.width), rng.getrandbits(fmt.width)
