@@ -13,7 +13,7 @@ from typing import Any
 from .errors import ConfigError
 from .problem import DType, GemmProblem, Layout
 
-PIPELINES = ("staged",)
+PIPELINES = ("staged", "hti")
 MFMA_M = MFMA_N = 16
 MFMA_K = 32
 WAVE_SIZE = 64
@@ -59,6 +59,16 @@ class GemmConfig:
     @property
     def threads(self) -> int:
         return self.waves * WAVE_SIZE
+
+    @property
+    def parts(self) -> int:
+        """Pieces that the tile is cut into along M and along N."""
+        return 2 if self.pipeline == "hti" else 1
+
+    @property
+    def loads_ahead(self) -> float:
+        """Stages of the ring whose loads may be in flight where the pipeline waits."""
+        return 1.5 if self.pipeline == "hti" else self.stages - 2
 
     @property
     def accumulators(self) -> int:

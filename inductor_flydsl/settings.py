@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import math
 import os
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -67,15 +68,30 @@ def _device(name: str, text: str) -> str:
     return text
 
 
-def _path(name: str, text: str) -> Path:
-    if not text:
-        raise SettingError(name, text, "is empty", "name a directory or unset it")
-    return Path(text).expanduser()
+def _seconds(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise SettingError(name, text, "is not a time", "use seconds, 0 or more")
+    return value
 
 
-def _default_store() -> Path:
+def _paths(name: str, text: str) -> tuple[Path, ...]:
+    parts = text.split(os.pathsep)
+    if not all(parts):
+        raise SettingError(name, text, "names an empty path", "name directories or unset it")
+    return tuple(Path(part).expanduser() for part in parts)
+
+
+def _file(name: str, text: str) -> Path | None:
+    return Path(text).expanduser() if text else None
+
+
+def _default_store() -> tuple[Path, ...]:
     root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(root).expanduser() / "inductor_flydsl"
+    return (Path(root).expanduser() / "inductor_flydsl",)
 
 
 KNOBS: dict[str, Knob] = {
@@ -83,7 +99,13 @@ KNOBS: dict[str, Knob] = {
     for knob in (
         Knob("disable", False, _bool, "Take no part in autotuning."),
         Knob("device", "auto", _device, "Where kernels run: auto, hip[:N], emulator, reference."),
-        Knob("cache_dir", None, _path, "Directory of the tuning store."),
+        Knob(
+            "cache_dir",
+            None,
+            _paths,
+            "Directories of the tuning store, as in PATH: the first is written, the others are "
+            "only read. Default: inductor_flydsl under $XDG_CACHE_HOME or ~/.cache.",
+        ),
         Knob(
             "cache",
             "readwrite",
@@ -92,7 +114,33 @@ KNOBS: dict[str, Knob] = {
             "error; off: neither look nor store.",
         ),
         Knob("effort", "default", _one_of("default", "exhaustive"), "How many candidates."),
-        Knob("jobs", 0, _natural, "Compile workers; 0 means one a core."),
+        Knob(
+            "jobs",
+            0,
+            _natural,
+            "Compile workers; 0: one a core; 1: no workers, compile in the process itself.",
+        ),
+        Knob("budget", 0.0, _seconds, "Seconds that one call to tune may take; 0: no limit."),
+        Knob(
+            "compile_timeout",
+            120.0,
+            _seconds,
+            "Seconds after which the compile of one kernel is ended and the candidate rejected; "
+            "0: no limit.",
+        ),
+        Knob(
+            "measure_timeout",
+            60.0,
+            _seconds,
+            "Seconds after which a candidate that hangs while it is measured is ended and "
+            "rejected; 0: no limit.",
+        ),
+        Knob(
+            "record",
+            None,
+            _file,
+            "File to which every compile appends the GEMM problems that it meets, for tune.",
+        ),
         Knob(
             "emulator_landing",
             "lazy",
@@ -117,10 +165,14 @@ class Settings:
 
     disable: bool
     device: str
-    cache_dir: Path
+    cache_dir: tuple[Path, ...]
     cache: str
     effort: str
     jobs: int
+    budget: float
+    compile_timeout: float
+    measure_timeout: float
+    record: Path | None
     emulator_landing: str
     emulator_order: str
     emulator_seed: int
@@ -134,8 +186,16 @@ def _check(name: str, value: Any) -> Any:
     if name not in KNOBS:
         raise SettingError(name, value, "is not a setting", f"use one of {', '.join(KNOBS)}")
     # Scoped values take the same path as text, so that both obey the same rules.
-    text = {True: "1", False: "0"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-    return KNOBS[name].parse(name, text)
+    return KNOBS[name].parse(name, as_text(value))
+
+
+def as_text(value: Any) -> str:
+    """A setting's value as its variable would hold it."""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, tuple):
+        return os.pathsep.join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def resolve(name: str, argument: Any = None) -> tuple[Any, str]:

@@ -7,6 +7,7 @@ and ``explain`` all call them.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 from .arch import Arch
 from .config import LOAD_BYTES, MFMA_M, MFMA_N, GemmConfig, KernelSpec
@@ -17,6 +18,7 @@ INT32_MAX = 2**31 - 1
 # per-lane offsets are kept signed.
 BUFFER_BYTES = 2**31 - 1
 VMCNT_MAX = 63
+TILE_K = (32, 64, 128)
 
 
 def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
@@ -47,53 +49,71 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
     return None
 
 
-def _load_limit(name: str, spec: KernelSpec, load: str, k_contiguous: bool) -> str | None:
-    config = spec.config
-    rows = config.tile_m if name == "A" else config.tile_n
-    line = (config.tile_k if k_contiguous else rows) * spec.dtype.bytes
-    size = LOAD_BYTES[load]
-    if line % LOAD_BYTES["dma16"]:
-        return f"a {line}-byte line of {name} in LDS is not a multiple of 16 bytes"
-    if rows * config.tile_k * spec.dtype.bytes % (config.threads * size):
-        return f"{config.threads} threads of {size}-byte loads do not tile {name} in LDS evenly"
+def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
+    """Why `config` cannot run `problem` on `arch`, or None if it can."""
+    return (
+        problem_limit(problem, arch)
+        or _tile_limit(config)
+        or _pipeline_limit(config)
+        or _room_limit(problem, config, arch)
+        or _load_limit(KernelSpec.of(problem, config))
+    )
+
+
+def _tile_limit(config: GemmConfig) -> str | None:
+    if config.tile_k not in TILE_K:
+        return f"tile_k={config.tile_k} has no LDS layout; use one of {TILE_K}"
+    for name, waves in (("tile_m", config.waves_m), ("tile_n", config.waves_n)):
+        tile = getattr(config, name)
+        if tile & (tile - 1):
+            return f"{name}={tile} is not a power of two"
+        if tile % (MFMA_M * waves * config.parts):
+            return f"{name}={tile} is not a multiple of {MFMA_M * waves * config.parts}"
     return None
 
 
-def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
-    """Why `config` cannot run `problem` on `arch`, or None if it can."""
-    limit = problem_limit(problem, arch)
-    if limit:
-        return limit
+def _pipeline_limit(config: GemmConfig) -> str | None:
+    if config.pipeline == "hti":
+        if config.stages != 2:
+            return f"stages={config.stages}: the hti pipeline has 2"
+        if config.waves_m != 2 or config.waves_n < 2:
+            grid = f"{config.waves_m} by {config.waves_n}"
+            return f"waves {grid}: hti needs two wave groups, 2 by 2 or more"
+    if config.stages < 2:
+        return f"stages={config.stages}: the LDS ring needs at least 2"
+    return None
+
+
+def _room_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
     c = config
-    size = problem.dtype.bytes
-    if c.stages < 2:
-        return f"stages={c.stages}: the LDS ring needs at least 2"
     if c.waves > arch.max_waves_per_workgroup:
         return f"{c.waves} waves exceed the {arch.max_waves_per_workgroup} of a workgroup"
-    if c.tile_m % (MFMA_M * c.waves_m):
-        return f"tile_m={c.tile_m} is not a multiple of {MFMA_M}·waves_m={MFMA_M * c.waves_m}"
-    if c.tile_n % (MFMA_N * c.waves_n):
-        return f"tile_n={c.tile_n} is not a multiple of {MFMA_N}·waves_n={MFMA_N * c.waves_n}"
-    if c.tile_k not in (32, 64, 128):
-        return f"tile_k={c.tile_k} has no LDS layout; use 32, 64 or 128"
-    for name in ("tile_m", "tile_n"):
-        if getattr(c, name) & (getattr(c, name) - 1):
-            return f"{name}={getattr(c, name)} is not a power of two"
-    lds = max(c.ring_bytes(size), c.c_tile_bytes(problem.out_dtype.bytes))
+    lds = max(c.ring_bytes(problem.dtype.bytes), c.c_tile_bytes(problem.out_dtype.bytes))
     if lds > arch.lds_bytes:
         return f"{lds} bytes of LDS exceed the {arch.lds_bytes} of a CU"
-    if c.accumulators > arch.registers_per_lane // 2:
-        return f"{c.accumulators} accumulators leave no registers of {arch.registers_per_lane}"
-    spec = KernelSpec.of(problem, config)
-    reason = _load_limit("A", spec, spec.a_load, problem.layout.a_k_contiguous)
-    reason = reason or _load_limit("B", spec, spec.b_load, problem.layout.b_k_contiguous)
-    return reason or _wait_limit(spec)
+    waves_per_simd = -(-c.waves // arch.simds_per_cu)
+    registers = arch.registers_per_lane // waves_per_simd
+    if c.accumulators > registers // 2:
+        return f"{c.accumulators} accumulators take over half of a wave's {registers} registers"
+    return None
 
 
-def _wait_limit(spec: KernelSpec) -> str | None:
-    younger = (spec.config.stages - 2) * dma_per_stage(spec)
+def _load_limit(spec: KernelSpec) -> str | None:
+    config = spec.config
+    for name, tile, load, k_contiguous in (
+        ("A", config.tile_m, spec.a_load, spec.layout.a_k_contiguous),
+        ("B", config.tile_n, spec.b_load, spec.layout.b_k_contiguous),
+    ):
+        rows = tile // config.parts
+        size = LOAD_BYTES[load]
+        line = (config.tile_k if k_contiguous else rows) * spec.dtype.bytes
+        if line % LOAD_BYTES["dma16"]:
+            return f"a {line}-byte line of {name} in LDS is not a multiple of 16 bytes"
+        if rows * config.tile_k * spec.dtype.bytes % (config.threads * size):
+            return f"{config.threads} threads of {size}-byte loads do not tile {name} in LDS evenly"
+    younger = config.loads_ahead * dma_per_stage(spec)
     if younger > VMCNT_MAX:
-        return f"{younger} loads in flight exceed the wait counter's {VMCNT_MAX}"
+        return f"{younger:.0f} loads in flight exceed the wait counter's {VMCNT_MAX}"
     return None
 
 
@@ -113,23 +133,40 @@ _TILES += ((32, 128), (32, 64), (16, 128), (16, 64), (64, 32), (64, 16), (32, 32
 
 def every_config() -> list[GemmConfig]:
     """The whole space, legal or not for any one problem, in a fixed order."""
-    configs = []
-    for (tile_m, tile_n), tile_k, stages in itertools.product(_TILES, (32, 64, 128), (2, 3, 4)):
+    return [*_staged_configs(), *_hti_configs()]
+
+
+_ORDERS = ({"group_m": 0, "xcd_remap": False}, {"group_m": 8, "xcd_remap": True})
+
+
+def _staged_configs() -> Iterator[GemmConfig]:
+    for (tile_m, tile_n), tile_k, stages in itertools.product(_TILES, TILE_K, (2, 3, 4)):
         for waves_m, waves_n in _wave_grids(tile_m, tile_n):
-            for group_m, xcd_remap in ((0, False), (8, True)):
-                configs.append(
-                    GemmConfig(
-                        tile_m=tile_m,
-                        tile_n=tile_n,
-                        tile_k=tile_k,
-                        stages=stages,
-                        waves_m=waves_m,
-                        waves_n=waves_n,
-                        group_m=group_m,
-                        xcd_remap=xcd_remap,
-                    )
+            for order in _ORDERS:
+                yield GemmConfig(
+                    tile_m=tile_m,
+                    tile_n=tile_n,
+                    tile_k=tile_k,
+                    stages=stages,
+                    waves_m=waves_m,
+                    waves_n=waves_n,
+                    **order,
                 )
-    return configs
+
+
+def _hti_configs() -> Iterator[GemmConfig]:
+    tiles = ((256, 256), (256, 128), (128, 256), (128, 128))
+    for (tile_m, tile_n), tile_k, order in itertools.product(tiles, (32, 64), _ORDERS):
+        yield GemmConfig(
+            pipeline="hti",
+            tile_m=tile_m,
+            tile_n=tile_n,
+            tile_k=tile_k,
+            stages=2,
+            waves_m=2,
+            waves_n=4,
+            **order,
+        )
 
 
 def _wave_grids(tile_m: int, tile_n: int) -> list[tuple[int, int]]:

@@ -10,10 +10,11 @@ from typing import Any
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
-from . import staged
+from . import hti, staged
 from .signature import INTEGERS, POINTERS
+from .workgroup import Sizes, Workgroup
 
-BODIES = {"staged": staged.body}
+BODIES = {"staged": staged.body, "hti": hti.body}
 TYPES = {"bfloat16": fx.BFloat16, "float16": fx.Float16, "float32": fx.Float32}
 
 
@@ -24,7 +25,7 @@ def build(spec: Any) -> Any:
         A ``flyc.jit`` function of POINTERS, INTEGERS (Int32) and a Stream.
     """
     body = BODIES[spec.config.pipeline]
-    dtype, out_dtype = TYPES[spec.dtype.value], TYPES[spec.out_dtype.value]
+    types = TYPES[spec.dtype.value], TYPES[spec.out_dtype.value]
     threads = spec.config.threads
 
     @flyc.kernel(name=spec.name, known_block_size=[threads, 1, 1])
@@ -42,9 +43,10 @@ def build(spec: Any) -> Any:
         b_inner: fx.Int32,
         grid: fx.Int32,
     ):
-        sizes = (m, n, k, lda, ldb, ldc, a_inner, b_inner, grid)
+        integers = (m, n, k, lda, ldb, ldc, a_inner, b_inner, grid)
+        sizes = Sizes(**dict(zip(INTEGERS, integers, strict=True)))
         addresses = tuple(fx.Int64(fx.ptrtoint(p)) for p in (c, a, b))
-        body(spec, dtype, out_dtype, addresses, sizes)
+        body(Workgroup.start(spec, types, addresses, sizes))
 
     @flyc.jit
     def launch(

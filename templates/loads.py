@@ -103,7 +103,9 @@ class Operand:
         self.address = address + fx.Int64(origin) * fx.Int64(self.row_stride) * 2
         last = (self.rows_left - 1) * self.row_stride + (self.k - 1) * self.k_stride
         # Whole dwords: the range check of a buffer load works on dwords.
-        self.bytes = ((last + 1) * 2 + 3) & -4
+        bytes_left = ((last + 1) * 2 + 3) & -4
+        # A tile that is cut into halves may begin past the end of the operand.
+        self.bytes = (self.rows_left > 0).select(bytes_left, fx.Int32(0))
         self.thread = fx.thread_idx.x
         self.lane = self.thread % 64
         self.offsets = self._dma_offsets() if geometry.load != "gather" else []
@@ -140,8 +142,8 @@ class Operand:
         if not self.g.k_contiguous:
             advance = advance * self.k_stride
         left = self.bytes - advance
-        # Past the end of K nothing is left, and the product may have wrapped.
-        past = k_step * self.g.tile_k >= self.k
+        # Nothing is left past the end of K, where the product may have wrapped, or of the rows.
+        past = (k_step * self.g.tile_k >= self.k) | (left < 0)
         left = past.select(fx.Int32(0), left)
         rsrc = ops.buffer(self.address + fx.Int64(advance), left)
         wave = fx.rocdl.readfirstlane(fx.Int32.ir_type, self.thread // 64 * (64 * size))
@@ -194,9 +196,10 @@ class Operand:
             bases.append(self.lds + k * g.pitch + (piece ^ xor) * CHUNK_BYTES + self.lane % 4 * 8)
         return bases
 
-    def fragment(self, bases: list[Any], stage_offset: Any, kk: int, index: int) -> fx.Vector:
-        """The 8 K-values a lane feeds to MFMA ``kk`` of row fragment ``index``."""
+    def fragment(self, bases: list[Any], stage: Any, kk: int, index: int) -> fx.Vector:
+        """The 8 K-values of ``stage`` a lane feeds to MFMA ``kk`` of row fragment ``index``."""
         g = self.g
+        stage_offset = stage * g.bytes
         if g.k_contiguous:
             address = bases[kk] + stage_offset + index * 16 * g.pitch
             return ops.lds_load(address, 8, g.dtype)

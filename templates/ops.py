@@ -97,6 +97,18 @@ def mfma(a: Any, b: Any, c: Any) -> fx.Vector:
     return fx.Vector(op(kind, [as_ir_value(a), as_ir_value(b), as_ir_value(c), 0, 0, 0]))
 
 
+def zeros() -> fx.Vector:
+    """A cleared accumulator: 4 fp32 a lane."""
+    return fx.Vector.filled(4, 0.0, fx.Float32)
+
+
+def set_priority(level: int) -> None:
+    """The wave's priority at instruction issue, 0 to 3."""
+    rocdl.sched_barrier(0)
+    rocdl.s_setprio(level)
+    rocdl.sched_barrier(0)
+
+
 def wait(*, vmcnt: int | None = None, lgkmcnt: int | None = None) -> None:
     """Wait until at most this many operations are in flight; the compiler moves nothing across."""
     rocdl.sched_barrier(0)

@@ -14,39 +14,33 @@ import flydsl.expr as fx
 from flydsl.expr import const_expr, range_constexpr
 
 from . import ops
-from .epilogue import store_tile
-from .loads import Geometry, Operand, masked, tail_masks
-from .tiles import group_along_m, remap_xcd
+from .epilogue import Block, store_tile
+from .loads import Operand, masked, tail_masks
+from .workgroup import Workgroup
 
 
-def geometries(spec: Any, dtype: Any) -> tuple[Geometry, Geometry]:
-    """Tile geometry of A and of B for a KernelSpec."""
-    c = spec.config
-    common = {"tile_k": c.tile_k, "threads": c.threads, "dtype": dtype}
-    a = Geometry(
-        rows=c.tile_m,
-        k_contiguous=spec.layout.a_k_contiguous,
-        load=spec.a_load,
-        waves=c.waves_m,
-        **common,
-    )
-    b = Geometry(
-        rows=c.tile_n,
-        k_contiguous=spec.layout.b_k_contiguous,
-        load=spec.b_load,
-        waves=c.waves_n,
-        **common,
-    )
-    return a, b
+def body(wg: Workgroup) -> None:
+    """Emit the kernel. Called while FlyDSL traces `templates.gemm`."""
+    config = wg.spec.config
+    a = wg.operand_a(config.tile_m, 0, wg.lds)
+    b = wg.operand_b(config.tile_n, 0, wg.lds + config.stages * a.g.bytes)
+    acc = multiply_ring(wg.spec, a, b, wg.wave, wg.sizes.k)
+    rows, columns = wg.wave[0] * (a.g.fragments * 16), wg.wave[1] * (b.g.fragments * 16)
+    blocks = [
+        Block(acc[m * b.g.fragments + n], rows + m * 16, columns + n * 16)
+        for m in range(a.g.fragments)
+        for n in range(b.g.fragments)
+    ]
+    store_tile(wg, blocks)
 
 
 class Stage:
     """One K step of the ring, as the waves read it: fragments in, products out."""
 
-    def __init__(self, a: Operand, b: Operand, waves: tuple[Any, Any]) -> None:
+    def __init__(self, a: Operand, b: Operand, wave: tuple[Any, Any]) -> None:
         self.a, self.b = a, b
-        self.a_bases = a.fragment_bases(waves[0])
-        self.b_bases = b.fragment_bases(waves[1])
+        self.a_bases = a.fragment_bases(wave[0])
+        self.b_bases = b.fragment_bases(wave[1])
 
     def multiply(self, acc: list[Any], stage: Any, remaining: Any = None) -> list[Any]:
         """acc + A·B of one stage.
@@ -59,12 +53,8 @@ class Stage:
         a, b = self.a, self.b
         acc = list(acc)
         for kk in range(a.g.tile_k // 32):
-            left = [
-                b.fragment(self.b_bases, stage * b.g.bytes, kk, n) for n in range(b.g.fragments)
-            ]
-            right = [
-                a.fragment(self.a_bases, stage * a.g.bytes, kk, m) for m in range(a.g.fragments)
-            ]
+            left = [b.fragment(self.b_bases, stage, kk, n) for n in range(b.g.fragments)]
+            right = [a.fragment(self.a_bases, stage, kk, m) for m in range(a.g.fragments)]
             if remaining is not None:
                 masks = tail_masks(remaining - kk * 32, a.lane)
                 left = [masked(f, masks) for f in left]
@@ -77,70 +67,18 @@ class Stage:
         return acc
 
 
-def body(spec: Any, dtype: Any, out_dtype: Any, pointers: Any, sizes: Any) -> None:
-    """Emit the kernel. Called while FlyDSL traces `templates.gemm`.
-
-    Args:
-        spec: the KernelSpec.
-        dtype, out_dtype: FlyDSL types.
-        pointers: byte addresses of C, A and B.
-        sizes: m, n, k, lda, ldb, ldc, a_inner, b_inner, grid.
-    """
-    c_address, a_address, b_address = pointers
-    m, n, k, lda, ldb, ldc, a_inner, b_inner, grid = sizes
-    config = spec.config
-    ga, gb = geometries(spec, dtype)
-    pid = fx.block_idx.x
-    if config.xcd_remap:
-        pid = remap_xcd(pid, grid)
-    tiles_m = (m + (config.tile_m - 1)) // config.tile_m
-    tiles_n = (n + (config.tile_n - 1)) // config.tile_n
-    tile_m, tile_n = group_along_m(pid, tiles_m, tiles_n, config.group_m)
-    m0, n0 = tile_m * config.tile_m, tile_n * config.tile_n
-
-    lds = fx.Int32(fx.ptrtoint(fx.SharedAllocator().allocate(lds_bytes(spec)).peek().ptr))
-    a = Operand(
-        ga,
-        lds,
-        a_address,
-        m0,
-        extents=(m, k),
-        strides=(lda, a_inner) if ga.k_contiguous else (a_inner, lda),
-    )
-    b = Operand(
-        gb,
-        lds + config.stages * ga.bytes,
-        b_address,
-        n0,
-        extents=(n, k),
-        strides=(ldb, b_inner) if gb.k_contiguous else (b_inner, ldb),
-    )
-    wave = fx.thread_idx.x // 64
-    waves = (wave // config.waves_n, wave % config.waves_n)
-    acc = multiply_ring(spec, a, b, waves, k)
-    store_tile(spec, out_dtype, acc, waves, (c_address, m0, n0, m, n, ldc, lds))
-
-
-def lds_bytes(spec: Any) -> int:
-    """LDS bytes of the kernel: the ring, or the tile of C that reuses its space."""
-    c = spec.config
-    return max(c.ring_bytes(spec.dtype.bytes), c.c_tile_bytes(spec.out_dtype.bytes))
-
-
 @flyc.jit
-def multiply_ring(spec: Any, a: Operand, b: Operand, waves: Any, k: Any) -> list[Any]:
+def multiply_ring(spec: Any, a: Operand, b: Operand, wave: Any, k: Any) -> list[Any]:
     """Run the ring over K.
 
     Returns:
         The accumulators, fragment of M major, 4 fp32 a lane each.
     """
     stages, tile_k = spec.config.stages, spec.config.tile_k
-    reader = Stage(a, b, waves)
-    acc = [fx.Vector.filled(4, 0.0, fx.Float32) for _ in range(a.g.fragments * b.g.fragments)]
-    younger = (stages - 2) * (a.g.dma_steps + b.g.dma_steps)
-
     # Plain names: FlyDSL would carry an object whose method is called through the loop.
-    multiply = reader.multiply
+    multiply = Stage(a, b, wave).multiply
+    acc = [ops.zeros() for _ in range(a.g.fragments * b.g.fragments)]
+    younger = (stages - 2) * (a.g.dma_steps + b.g.dma_steps)
 
     def fill(step: Any, stage: Any) -> None:
         a.load(step, stage)

@@ -1,20 +1,27 @@
-"""Artifacts in memory and on disk: safe under threads and processes, each kernel compiled once."""
+"""Artifacts in memory and on disk: safe under threads and processes, each kernel compiled once.
+
+They are looked for in the artifact directory, then in the folder ``artifacts`` of every directory
+of the tuning store, where ``inductor-flydsl pack`` leaves them. Only the first is written.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import getpass
 import json
 import logging
 import os
 import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
+from .. import settings
 from ..config import KernelSpec
 from ..errors import CompileFailed
+from ..locks import locked
 from .artifact import Artifact, Resources
 from .fingerprint import artifact_key
 
@@ -34,6 +41,9 @@ _memory: dict[str, Artifact] = {}
 _counts = {"compiled": 0, "disk_hits": 0, "memory_hits": 0}
 _guard = threading.Lock()
 _key_locks: dict[str, threading.Lock] = {}
+_chosen: contextvars.ContextVar[Path | None] = contextvars.ContextVar("directory", default=None)
+# Where there is no flock, a compile that holds a key for this long is taken for dead.
+STALE_SECONDS = 1200.0
 
 
 def stats() -> CompileStats:
@@ -55,50 +65,132 @@ def reset_memory() -> None:
             _counts[name] = 0
 
 
+@contextlib.contextmanager
+def writing_to(directory: Path | None) -> Iterator[None]:
+    """Within the block artifacts are found in and written to this directory alone."""
+    token = _chosen.set(directory)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def chosen_directory() -> str:
+    """The directory of `writing_to`, or an empty text; workers are told it."""
+    return str(_chosen.get() or "")
+
+
+def environment() -> tuple[str, ...]:
+    """What a worker inherits that decides where artifacts lie; a change asks for another."""
+    names = ("TORCHINDUCTOR_CACHE_DIR", settings.KNOBS["cache_dir"].variable)
+    return tuple(os.environ.get(name, "") for name in names)
+
+
 def artifact_directory() -> Path:
     """Where artifacts lie: under Inductor's cache directory, which the user may move or clear."""
+    chosen = _chosen.get()
+    if chosen is not None:
+        return chosen
     root = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if not root:
         root = os.path.join(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
     return Path(root) / "flydsl"
 
 
-def _paths(key: str) -> tuple[Path, Path]:
-    folder = artifact_directory() / key[:2]
+def _paths(key: str, directory: Path | None = None) -> tuple[Path, Path]:
+    folder = (directory or artifact_directory()) / key[:2]
     return folder / f"{key}.bin", folder / f"{key}.json"
+
+
+def _failure_path(key: str) -> Path:
+    return artifact_directory() / key[:2] / f"{key}.failed.json"
+
+
+def _directories() -> list[Path]:
+    """Where artifacts are looked for, in this order."""
+    own = artifact_directory()
+    if _chosen.get() is not None:
+        return [own]
+    return [own, *(layer / "artifacts" for layer in settings.resolve("cache_dir")[0])]
 
 
 def find(spec: KernelSpec, arch: str, backend: str) -> Artifact | None:
     """The artifact if it was compiled before, here or by another process."""
     key = artifact_key(spec, arch, backend)
     with _guard:
-        if key in _memory:
+        if key in _memory and _chosen.get() is None:
             _counts["memory_hits"] += 1
             return _memory[key]
     artifact = _read(spec, arch, backend, key)
     if artifact is not None:
         count("disk_hits")
-        with _guard:
-            _memory[key] = artifact
+        _keep(artifact)
     return artifact
 
 
-def _read(spec: KernelSpec, arch: str, backend: str, key: str) -> Artifact | None:
-    payload, meta = _paths(key)
+def adopt(spec: KernelSpec, arch: str, backend: str, *, compiled: bool) -> Artifact | CompileFailed:
+    """The artifact that a worker has just left on disk.
+
+    Args:
+        spec, arch, backend: what it was asked.
+        compiled: it compiled the kernel; else it found that another process had.
+    """
+    artifact = _read(spec, arch, backend, artifact_key(spec, arch, backend))
+    if artifact is None:
+        return CompileFailed(f"{spec.name}: the compiled kernel is gone from {artifact_directory()}")
+    count("compiled" if compiled else "disk_hits")
+    _keep(artifact)
+    return artifact
+
+
+def _keep(artifact: Artifact) -> None:
+    if _chosen.get() is None:
+        with _guard:
+            _memory[artifact.key] = artifact
+
+
+def failure(spec: KernelSpec, arch: str, backend: str) -> CompileFailed | None:
+    """Why a kernel is not compiled again: its compile once crashed or hung."""
+    path = _failure_path(artifact_key(spec, arch, backend))
     try:
-        data = json.loads(meta.read_text())
-        size = payload.stat().st_size
-        if size != data["size"]:
-            raise ValueError(f"{payload} has {size} bytes, {data['size']} were written")
-        resources = data["resources"] and Resources(**data["resources"])
+        reason = json.loads(path.read_text())["reason"]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("artifact %s cannot be read (%s); compiling again", key[:12], error)
+        log.warning("%s cannot be read (%s); compiling again", path, error)
         return None
-    return Artifact(
-        spec=spec, arch=arch, backend=backend, key=key, resources=resources, path=payload
-    )
+    return CompileFailed(f"{reason} (remembered; remove {path} to try again)")
+
+
+def remember_failure(spec: KernelSpec, arch: str, backend: str, reason: str) -> CompileFailed:
+    """Note a crash or a time limit on disk; returns the error that tells of it."""
+    path = _failure_path(artifact_key(spec, arch, backend))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps({"spec": spec.to_json(), "reason": reason}).encode())
+    except OSError as error:
+        log.warning("%s cannot be written (%s); the kernel will be tried again", path, error)
+    return CompileFailed(reason)
+
+
+def _read(spec: KernelSpec, arch: str, backend: str, key: str) -> Artifact | None:
+    for directory in _directories():
+        payload, meta = _paths(key, directory)
+        try:
+            data = json.loads(meta.read_text())
+            size = payload.stat().st_size
+            if size != data["size"]:
+                raise ValueError(f"{payload} has {size} bytes, {data['size']} were written")
+            resources = data["resources"] and Resources(**data["resources"])
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("artifact %s cannot be read (%s); compiling again", meta, error)
+            continue
+        return Artifact(
+            spec=spec, arch=arch, backend=backend, key=key, resources=resources, path=payload
+        )
+    return None
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -135,8 +227,11 @@ def compile_spec(spec: KernelSpec, arch: str, backend: str) -> Artifact:
         lock = _key_locks.setdefault(key, threading.Lock())
     with lock:
         with _guard:
-            if key in _memory:
+            if key in _memory and _chosen.get() is None:
                 return _memory[key]
+        known = failure(spec, arch, backend)
+        if known is not None:
+            raise known
         payload, _ = _paths(key)
         try:
             payload.parent.mkdir(parents=True, exist_ok=True)
@@ -145,15 +240,14 @@ def compile_spec(spec: KernelSpec, arch: str, backend: str) -> Artifact:
                 f"artifact directory {payload.parent} cannot be made ({error}); "
                 "set TORCHINDUCTOR_CACHE_DIR to a writable one"
             ) from error
-        with FileLock(payload.with_suffix(".lock")):
+        with locked(payload.with_suffix(".lock"), timeout=-1, stale=STALE_SECONDS):
             artifact = _read(spec, arch, backend, key)
             if artifact is None:
                 artifact = _compile(spec, arch, backend, key)
                 count("compiled")
             else:
                 count("disk_hits")
-        with _guard:
-            _memory[key] = artifact
+        _keep(artifact)
         return artifact
 
 

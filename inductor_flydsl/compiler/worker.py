@@ -1,35 +1,77 @@
-"""A compile worker: ``python -m inductor_flydsl.compiler.worker ARCH BACKEND``.
+"""A compile worker: ``python -m inductor_flydsl.compiler.worker ARCH BACKEND [DIRECTORY]``.
 
-Reads a KernelSpec a line, leaves its artifact on disk, and answers
-``{"compiled": 0 or 1, "error": text or null}``. The parent reads artifacts from disk and compiles
-a failed spec again itself, so that the error it reports is the one that the user's process sees.
+Says ``{"ready": true}`` once its compiler is imported, then reads a KernelSpec a line, leaves its
+artifact on disk, and answers ``{"compiled": 0 or 1, "error": text or null}``. What is missing for
+any compile is ``{"missing": text}``, after which it ends. Ends by itself, with status 0, when its
+parent closes stdin or asks nothing for a while.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from ..config import KernelSpec
-from ..errors import CompileFailed
-from .cache import compile_spec, stats
+from ..errors import CompileFailed, MissingDependency
+from .cache import compile_spec, stats, writing_to
+
+# An idle worker holds a few hundred MB.
+IDLE_SECONDS = 60.0
 
 
-def main(arch: str, backend: str) -> int:
+def main(arch: str, backend: str, directory: str = "") -> int:
     # Whatever a compiler prints must not be taken for an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    for line in sys.stdin:
+
+    def say(**answer: object) -> None:
+        print(json.dumps(answer), file=answers, flush=True)
+
+    try:
+        _warm(arch, backend)
+    except MissingDependency as error:
+        say(missing=str(error))
+        return 0
+    say(ready=True)
+    with writing_to(Path(directory) if directory else None):
+        _serve(arch, backend, say)
+    return 0
+
+
+def _serve(arch: str, backend: str, say: Callable[..., None]) -> None:
+    for line in _lines():
         before = stats().compiled
         error = None
         try:
             compile_spec(KernelSpec.from_json(json.loads(line)), arch, backend)
+        except MissingDependency as failure:
+            say(missing=str(failure))
+            return
         except CompileFailed as failure:
             error = str(failure)
-        print(json.dumps({"compiled": stats().compiled - before, "error": error}), file=answers)
-        answers.flush()
-    return 0
+        say(compiled=stats().compiled - before, error=error)
+
+
+def _warm(arch: str, backend: str) -> None:
+    """Import what a compile needs, so that no kernel's time limit pays for it."""
+    from . import flydsl_bridge
+
+    flydsl_bridge.prepare(backend, arch)
+
+
+def _lines() -> Iterator[bytes]:
+    """Lines of stdin, until it ends or nothing comes for IDLE_SECONDS."""
+    rest = b""
+    while select.select([0], [], [], IDLE_SECONDS)[0]:
+        data = os.read(0, 1 << 16)
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
 
 
 if __name__ == "__main__":

@@ -31,35 +31,23 @@ class Format:
     overflow: int
     nan: int
     values: Array = field(init=False, repr=False, compare=False)
-    _ties: Array = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         magnitudes = np.array([self._magnitude(code) for code in range(1 << self.bits - 1)])
         values = np.concatenate([magnitudes, -magnitudes]).astype(np.float32)
-        # One code past the largest: where the format would go on if it did.
-        finite = np.append(magnitudes[: self.largest + 1], self._grid(self.largest + 1))
-        ties = (finite[:-1] + finite[1:]) / 2
-        # A tie above an odd code rounds up to the even one: move that bound just below the tie.
-        ties[1::2] = np.nextafter(ties[1::2], 0)
         object.__setattr__(self, "values", values)
-        object.__setattr__(self, "_ties", ties)
 
     @property
     def bits(self) -> int:
         """Width of a code, sign included."""
         return 1 + self.exponent + self.mantissa
 
-    def _grid(self, code: int) -> float:
-        exponent, mantissa = code >> self.mantissa, code & ((1 << self.mantissa) - 1)
-        if exponent == 0:
-            return float(np.ldexp(mantissa, 1 - self.bias - self.mantissa))
-        implied = (1 << self.mantissa) + mantissa
-        return float(np.ldexp(implied, exponent - self.bias - self.mantissa))
-
     def _magnitude(self, code: int) -> float:
-        if code <= self.largest:
-            return self._grid(code)
-        return np.inf if self.name == "bf8" and code == self.overflow else np.nan
+        if code > self.largest:
+            return np.inf if self.name == "bf8" and code == self.overflow else np.nan
+        exponent, mantissa = code >> self.mantissa, code & ((1 << self.mantissa) - 1)
+        implied = mantissa | (exponent > 0) << self.mantissa
+        return float(np.ldexp(implied, max(exponent, 1) - self.bias - self.mantissa))
 
     def decode(self, codes: Array) -> Array:
         """Codes (any unsigned dtype, already masked to ``bits``) → float32, exact."""
@@ -71,7 +59,14 @@ class Format:
         Pass values that are exact: rounding happens once, here. A NaN keeps its sign.
         """
         wide = np.asarray(values, np.float64)
-        codes = self._ties.searchsorted(np.abs(wide)).astype(np.uint8)
+        size = np.abs(wide)
+        # Binades above the lowest normal one; subnormals share that one's grid.
+        binade = np.maximum((size.view(np.int64) >> 52) - (1024 - self.bias), 0)
+        scale = (self.bias + self.mantissa + 1022 - binade) << 52
+        with np.errstate(invalid="ignore"):  # infinity · 0 in a format of one mantissa bit
+            steps = np.rint(size * scale.view(np.float64))
+        # Steps run from 2^mantissa to 2^(mantissa+1) in a binade, so codes are consecutive.
+        codes = np.fmin(steps + (binade << self.mantissa), self.largest + 1).astype(np.uint8)
         codes[codes > self.largest] = self.overflow
         codes[np.isnan(wide)] = self.nan
         return codes | np.signbit(wide).astype(np.uint8) << np.uint8(self.bits - 1)

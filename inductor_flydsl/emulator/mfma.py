@@ -154,8 +154,9 @@ class _OperandCache:
     of unpacking them. Only views are kept: they are registers, whose address comes again.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
         self._entries: dict[Hashable, tuple[list[Array], Array]] = {}
 
     def get(self, sources: list[Array], kind: Hashable, build: Callable[[], Array]) -> Array:
@@ -167,14 +168,20 @@ class _OperandCache:
         if entry is None or not all(
             (x == y).all() for x, y in zip(sources, entry[0], strict=True)
         ):
+            self._size -= self._bytes(entry)
             entry = ([s.copy() for s in sources], build())
+            self._size += self._bytes(entry)
         self._entries[key] = entry
-        if len(self._entries) > self._capacity:
-            del self._entries[next(iter(self._entries))]
+        while self._size > self._limit and len(self._entries) > 1:
+            self._size -= self._bytes(self._entries.pop(next(iter(self._entries))))
         return entry[1]
 
+    @staticmethod
+    def _bytes(entry: tuple[list[Array], Array] | None) -> int:
+        return 0 if entry is None else entry[1].nbytes + sum(s.nbytes for s in entry[0])
 
-_cache = _OperandCache(48)
+
+_cache = _OperandCache(96 << 20)
 
 
 def _fragment(words: Array, kind: str, m: int, blocks: int, lanes: Array | None) -> Array:
@@ -227,16 +234,19 @@ def _mixed(
             raise NotSupported(f"{op.name} with {which}:{selector}; formats are 0 to 4")
     if op.scaled and any(s is None for s in scales):
         raise ValueError(f"{op.name} needs scale_a and scale_b, one E8M0 code a lane")
-    codes = [
-        None if s is None or not op.scaled else (s >> U32(8 * n)).astype(np.uint8)
-        for s, n in zip(scales, bytes_, strict=True)
-    ]
-    wide = any(c is not None and not _moderate(c) for c in codes)
+    if not op.scaled:
+        scales = (None, None)
+    present = [_codes(s, n) for s, n in zip(scales, bytes_, strict=True) if s is not None]
+    wide = not all(map(_moderate, present))
     left, right = (
-        _mixed_operand(w, SELECTOR[f], code, op.m, wide)
-        for w, f, code in zip(words, selectors, codes, strict=True)
+        _mixed_operand(w, SELECTOR[f], scale, n, (op.m, wide))
+        for w, f, scale, n in zip(words, selectors, scales, bytes_, strict=True)
     )
     return np.matmul(left.swapaxes(1, 2), right)[:, None]
+
+
+def _codes(scale: Array, byte: int) -> Array:
+    return (scale >> U32(8 * byte)).astype(np.uint8)
 
 
 def _moderate(codes: Array) -> bool:
@@ -246,19 +256,21 @@ def _moderate(codes: Array) -> bool:
     return bool((finite | (codes == 255)).all())
 
 
-def _mixed_operand(words: Array, fmt: Format, scale: Array | None, m: int, wide: bool) -> Array:
+def _mixed_operand(
+    words: Array, fmt: Format, scale: Array | None, byte: int, form: tuple[int, bool]
+) -> Array:
     """Registers → [W, K, m] in true K order, each 32-block multiplied by its scale.
 
     The scale of a block is a power of two, so scaling elements and scaling the block's dot
-    product are the same unless f32 overflows; ``wide`` then asks for float64.
+    product are the same unless f32 overflows; ``form`` is m and whether to use float64 for that.
     """
     used = words[: fmt.bits]
 
     def build() -> Array:
-        return _mixed_values(used, fmt, scale, m, wide)
+        return _mixed_values(used, fmt, None if scale is None else _codes(scale, byte), *form)
 
     sources = [used] if scale is None else [used, scale]
-    return _cache.get(sources, (fmt.name, m, wide), build)
+    return _cache.get(sources, (fmt.name, byte, form), build)
 
 
 def _mixed_values(words: Array, fmt: Format, scale: Array | None, m: int, wide: bool) -> Array:

@@ -17,6 +17,7 @@ OPEN = (1 << 22) - 1
 """Epoch + 1 of an access that its wave hasn't waited for."""
 _LATE = 1 << 8
 _EPOCH = 9
+_READ = 5
 _ITEMS = {4: np.int32, 8: np.int64, 16: np.complex128}
 
 
@@ -50,8 +51,8 @@ class Shadow:
     """The arrays, and the accesses noted in them.
 
     writer: int32 a dword, (last epoch + 1) << 9 | late << 8 | wave << 4 | bytes; 0 never written.
-    reader: int32 [waves of a workgroup, dwords], (last epoch + 1 in which that wave read) << 1 |
-    late; 0 never.
+    reader: int32 [waves of a workgroup, dwords], (last epoch + 1 in which that wave read) << 5 |
+    bytes << 1 | late; 0 never.
     All addresses are bytes in the machine's LDS array; `wave` and `epoch` give each row's own.
     """
 
@@ -83,8 +84,18 @@ class Shadow:
             if not code.all():
                 unwritten = unwritten or _clash(addr, code == 0, code)
             shift = item // 4
-            self._scatter(self.reader, item, index + offset // shift, epoch + 1 << 1)
+            self._mark_read(item, index + offset // shift, epoch + 1 << _READ, addr, size)
         return race, unwritten
+
+    def _mark_read(self, item: int, index: np.ndarray, code: np.ndarray, addr: np.ndarray,
+                   size: int) -> None:  # fmt: skip
+        if size >= 4:
+            self._scatter(self.reader, item, index, code | 15 << 1)
+            return
+        old = self._gather(self.reader, item, index)[..., 0]
+        same = old >> _READ == code >> _READ
+        mask = _bytes(addr, size) | np.where(same, old >> 1 & 15, 0)
+        self._scatter(self.reader, item, index, code | mask << 1)
 
     def _read_race(self, addr: np.ndarray, size: int, wave: np.ndarray, epoch: np.ndarray,
                    code: np.ndarray) -> Clash | None:  # fmt: skip
@@ -109,22 +120,30 @@ class Shadow:
                 late = ((old >> _EPOCH) > epoch[..., None]) & ((old >> 4 & 15) != wave[..., None])
                 late &= (old & mask[..., None]) != 0
                 race = race or _clash(addr, late, old)
-            race = race or self._readers(addr, item, index, wave, epoch)
+            race = race or self._readers(addr, (item, index, mask), wave, epoch)
             merged = mask
             if size < 4:  # another half of the dword that this wave wrote in this epoch
                 same = (old[..., 0] >> 4) == (ends << 5 | wave)
                 merged = mask | np.where(same, old[..., 0] & 15, 0)
-            self._scatter(self.writer, item, index, ends << _EPOCH | wave << 4 | merged)
+            code = ends << _EPOCH | wave << 4 | merged
+            self._scatter(self.writer, item, index, code)
+            if race is None and int(wave.min()) != int(wave.max()):
+                # Waves that go in step may write the same dword in this very instruction.
+                now = self._gather(self.writer, item, index)
+                other = ((now >> 4 & 15) != wave[..., None]) & ((now & mask[..., None]) != 0)
+                race = _clash(addr, other, now & ~np.int32(_LATE))
         return race
 
-    def _readers(self, addr: np.ndarray, item: int, index: np.ndarray, wave: np.ndarray,
-                 epoch: np.ndarray) -> Clash | None:  # fmt: skip
+    def _readers(self, addr: np.ndarray, access: tuple[int, np.ndarray, np.ndarray],
+                 wave: np.ndarray, epoch: np.ndarray) -> Clash | None:  # fmt: skip
+        item, index, mask = access
         for other in range(self.waves):
             seen = self._gather(self.reader, item, index + other * (self.dwords * 4 // item))
-            if int(seen.max()) >> 1 <= int(epoch.min()):
+            if int(seen.max()) >> _READ <= int(epoch.min()):
                 continue
-            early = (seen >> 1 > epoch[..., None]) & (wave != other)[..., None]
-            code = (seen >> 1) << _EPOCH | (seen & 1) * _LATE | other << 4
+            early = (seen >> _READ > epoch[..., None]) & (wave != other)[..., None]
+            early &= (seen >> 1 & mask[..., None]) != 0
+            code = (seen >> _READ) << _EPOCH | (seen & 1) * _LATE | other << 4
             # Reads not ended by a barrier come first: they are the graver ones.
             clash = _clash(addr, early & (seen & 1 == 0), code) or _clash(addr, early, code)
             if clash:
@@ -150,7 +169,8 @@ class Shadow:
                 self._scatter(self.writer, item, index, code)
             else:
                 offset = wave * (self.dwords * 4 // item)
-                self._scatter(self.reader, item, index + offset, end << 1 | (np.asarray(late) != 0))
+                code = end << _READ | (np.asarray(late) != 0)
+                self._mark_read(item, index + offset, code, addr, size)
 
     def fill(self, addr: np.ndarray, size: int, wave: np.ndarray, epoch: np.ndarray) -> None:
         """Notes that atomics made these dwords defined, without taking part in races."""

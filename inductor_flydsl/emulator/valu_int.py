@@ -61,7 +61,11 @@ _TRUTH: dict[int, Callable[[Array, Array, Array], Array]] = {
     (_TT_A ^ _TT_B) & _TT_C: lambda a, b, c: (a ^ b) & c,
     (_TT_A & _TT_B) ^ _TT_C: lambda a, b, c: (a & b) ^ c,
     (_TT_A | _TT_B) ^ _TT_C: lambda a, b, c: (a | b) ^ c,
+    (_TT_A | _TT_C) ^ _TT_B: lambda a, b, c: (a | c) ^ b,
+    (_TT_A & _TT_C) ^ _TT_B: lambda a, b, c: (a & c) ^ b,
     (_TT_A ^ _TT_C) & _TT_B: lambda a, b, c: (a ^ c) & b,
+    (_TT_A & _TT_C) | _TT_B: lambda a, b, c: (a & c) | b,
+    (_TT_A | _TT_C) & _TT_B: lambda a, b, c: (a | c) & b,
     _TT_A & _TT_B & _TT_C: lambda a, b, c: a & b & c,
     _TT_A | _TT_B | _TT_C: lambda a, b, c: a | b | c,
     (_TT_A & _TT_B) | _TT_C: lambda a, b, c: (a & b) | c,
@@ -300,9 +304,34 @@ def _lerp_u8(a: Array, b: Array, c: Array) -> Array:
     return half.astype(U8).view(U32)[..., 0]
 
 
+def _perm_fixed(a: Array, b: Array, select: int) -> Array | None:
+    """Byte permute by one selector for all lanes; None if it takes more than moves and zeros."""
+    picks = select.to_bytes(4, "little")
+    if any(pick > 7 and pick != 12 for pick in picks):
+        return None
+    total: Array | None = None
+    at = 0
+    while at < 4:
+        pick, run = picks[at], 1
+        while at + run < 4 and picks[at + run] == pick + run != 4:
+            run += 1
+        if pick < 8:
+            source, shift = (a if pick > 3 else b), 8 * (pick % 4 - at)
+            moved = source >> U32(shift) if shift >= 0 else source << U32(-shift)
+            part = moved & U32(((1 << 8 * run) - 1) << 8 * at)
+            total = part if total is None else total | part
+        at += run
+    return total
+
+
 def _perm(a: Array, b: Array, select: Array) -> Array:
     """Byte permute of {a, b}: 0–7 pick a byte (b's first), 8–11 spread the sign of b's high half
     and low half and a's likewise, 12 gives 0x00, 13 and above 0xFF."""
+    first = select.flat[0]
+    if select.shape[-1] == 1 and (select == first).all():
+        fixed = _perm_fixed(a, b, int(first))
+        if fixed is not None:
+            return fixed
     a, b, select = np.broadcast_arrays(a, b, select)
     pool = np.empty((*a.shape, 14), U8)
     pool[..., 0:4], pool[..., 4:8] = as_bytes(b), as_bytes(a)

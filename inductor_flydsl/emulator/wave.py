@@ -17,6 +17,7 @@ from .state import AT_BARRIER, ENDED, RUNNING, Cohort, Machine, WaveSet
 
 Run = Callable[[Cohort], Any]
 NO_LIMIT = 1 << 60
+LEFT = -1
 SPIN_LIMIT = 256
 """Backward jumps after which a cohort gives way to others: long enough for most loops, short
 enough that a wave that waits on memory for another doesn't hold it up."""
@@ -43,6 +44,7 @@ class Scheduler:
         self.turn = 0
         self.jumps = 0
         self.spins = 0
+        self.executed = 0
 
     @property
     def done(self) -> bool:
@@ -93,9 +95,9 @@ class Scheduler:
     def _run(self, c: Cohort, limit: int) -> None:
         m, code, hits, n, pc = self.m, self.code, self.hits, c.n, c.pc
         random_landing = m.queues.landing == "random"
-        while pc < limit:
-            if pc >= len(code):
-                raise ExecutionError(f"wave ran past the last instruction of {m.kernel.name}")
+        start = m.ticks
+        end = min(limit, len(code))
+        while pc < end:
             hits[pc] += n
             m.ticks += 1
             jump = code[pc](c)
@@ -106,22 +108,26 @@ class Scheduler:
             elif jump < 0:
                 if m.status[c.waves.idx[0]] != RUNNING:
                     self.jumps = self.spins = 0
-                return
+                pc = LEFT
+                break
             else:
                 if jump <= pc:
                     self.jumps += 1
                     if self.jumps >= SPIN_LIMIT:
                         pc = jump
-                        self._spun(c)
+                        self._spun()
                         break
                 pc = jump
-        m.pc[c.sel] = pc
+        self.executed += (m.ticks - start) * n
+        if pc != LEFT:
+            m.pc[c.sel] = pc
+            if pc >= len(code):
+                raise ExecutionError(f"a wave ran past the last instruction of {m.kernel.name}")
 
-    def _spun(self, c: Cohort) -> None:
+    def _spun(self) -> None:
         """A cohort jumped back often: others get a turn, and in the end all operations land."""
         self.jumps = 0
-        if c.n < self.m.waves:
-            self.spins += 1
+        self.spins += 1
         if self.spins > PATIENCE:
             unfinished = np.flatnonzero(self.m.status != ENDED)
             self.m.queues.land_all(WaveSet(unfinished))
@@ -129,7 +135,7 @@ class Scheduler:
 
 def check_limit(active: list[Scheduler], retired: int, limit: int) -> None:
     """Raises Deadlock where more wave-instructions than `limit` were executed."""
-    total = retired + sum(sum(s.hits) for s in active)
+    total = retired + sum(s.executed for s in active)
     if total > limit:
         raise _stuck(
             active,

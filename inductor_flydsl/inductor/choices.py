@@ -62,7 +62,7 @@ def handler_of(handler: Any) -> Any:
     if isinstance(handler, FlyDSLChoicesMixin):
         return handler
     ours = copy.copy(handler)
-    ours.__class__ = _mixed(type(handler))
+    ours.__class__ = _mixed(type(handler))  # type: ignore[arg-type]
     return ours
 
 
@@ -90,7 +90,8 @@ def _offer(kernel_inputs: Any, op: str, others: list[Any]) -> Any:
             raise Declined(f"op {op} has no kernel yet; supported: {', '.join(OPS)}")
         _check_graph()
         layout = kernel_inputs.output_layout(flexible=False)
-        asked = operands.product(*nodes, layout, op)
+        a, b = nodes
+        asked = operands.product(a, b, layout, op)
         problem = asked.problem
         device = _device(layout.device)
         limit = space.problem_limit(problem, device.arch)
@@ -152,11 +153,11 @@ def _choice(asked: operands.Asked, device: Device, nodes: Any, layout: Any) -> A
     Raises:
         Declined: no configuration works; the message has the first one's reason.
     """
+    from torch._dynamo.utils import preserve_rng_state
+
     from .caller import FlyDSLCaller
 
     # What measuring draws and how it leaves the random state is no business of the user's.
-    from torch._dynamo.utils import preserve_rng_state
-
     with preserve_rng_state():
         config, times, measured = _best(asked.problem, device)
     launch = runtime.Launch(
@@ -202,9 +203,7 @@ def _best(problem: GemmProblem, device: Device) -> tuple[GemmConfig, tuple[Time,
     return found.best, times, tuner.stats().measured - before
 
 
-def _model_choice(
-    problem: GemmProblem, device: Device
-) -> tuple[GemmConfig, tuple[Time, ...], int]:
+def _model_choice(problem: GemmProblem, device: Device) -> tuple[GemmConfig, tuple[Time, ...], int]:
     from .. import compiler, model
     from ..measure import measure
 

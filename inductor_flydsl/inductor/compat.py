@@ -42,7 +42,7 @@ def add_flag() -> None:
     entries = config._config  # type: ignore[attr-defined]
     if FLAG in entries:
         return
-    declared = _Config(default=False, env_name_default=FLAG_VARIABLE, value_type=bool)
+    declared: Any = _Config(default=False, env_name_default=[FLAG_VARIABLE], value_type=bool)
     try:
         entries[FLAG] = _ConfigEntry(declared, FLAG)
     except TypeError:  # 2.11: an override is a plain attribute and needs no name.

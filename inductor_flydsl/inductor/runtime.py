@@ -135,6 +135,7 @@ def _aligned(tensor: Any) -> Any:
     """A copy with the same sizes and strides at the start of an allocation."""
     import torch
 
-    span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    strides = zip(tensor.shape, tensor.stride(), strict=True)
+    span = sum((size - 1) * stride for size, stride in strides)
     storage = torch.as_strided(tensor, (span + 1,), (1,)).clone()
     return torch.as_strided(storage, tensor.shape, tensor.stride())

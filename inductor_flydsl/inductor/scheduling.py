@@ -69,7 +69,8 @@ class FlyDSLSchedulingMixin(BaseScheduling):
         node.mark_run()
         name = _define(wrapper, node, buffer)
         self.codegen_comment([node], name)  # type: ignore[attr-defined]
-        operands = [x.codegen_reference() for x in buffer.inputs]
+        inputs: Any = buffer.inputs
+        operands = [x.codegen_reference() for x in inputs]
         wrapper.writeline(f"{name}({', '.join([buffer.get_name(), *operands])})")
         self.free_buffers_in_scheduler()
 
@@ -108,7 +109,7 @@ class Scheduled:
     def __call__(self, scheduler: Any) -> Any:
         made = self.inner(scheduler)
         # The instance keeps its state; only its class, and with it the lookup order, changes.
-        made.__class__ = _mixed(type(made))
+        made.__class__ = _mixed(type(made))  # type: ignore[arg-type]
         return made
 
 

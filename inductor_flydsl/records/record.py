@@ -17,6 +17,7 @@ from ..errors import BadArgument, RecordCorrupt
 from .key import EnvironmentKey, RecordKey, TargetKey
 
 SCHEMA = 1
+EFFORTS = ("partial", "default", "exhaustive")
 
 
 def now_utc() -> str:
@@ -39,6 +40,8 @@ class Measurement:
             output type; None where numbers were not reached.
         failure: why the candidate is rejected, or None.
         measured_at: UTC, ISO 8601.
+        note: what was unusual about the measuring (fewer buffers, stopped early), or empty.
+        fatal: the candidate hung or took its process down; it is not tried a second time.
     """
 
     config: GemmConfig
@@ -50,11 +53,15 @@ class Measurement:
     max_error: float | None = None
     failure: str | None = None
     measured_at: str = ""
+    note: str = ""
+    fatal: bool = False
 
     def __post_init__(self) -> None:
         if (self.failure is None) != (math.isfinite(self.us) and self.us > 0):
             way = "a failure has infinite time, a success a positive one"
             raise BadArgument("us", self.us, f"contradicts failure={self.failure!r}", way)
+        if self.fatal and self.ok:
+            raise BadArgument("fatal", True, "contradicts failure=None", "name the failure")
 
     @property
     def ok(self) -> bool:
@@ -71,6 +78,8 @@ class Measurement:
             "max_error_ulp": self.max_error,
             "failure": self.failure,
             "measured_at": self.measured_at,
+            "note": self.note,
+            "fatal": self.fatal,
         }
 
     @classmethod
@@ -91,7 +100,57 @@ class Measurement:
             max_error=None if error is None else float(error),
             failure=None if data["failure"] is None else str(data["failure"]),
             measured_at=str(data["measured_at"]),
+            note=str(data.get("note", "")),
+            fatal=bool(data.get("fatal", False)),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """One benchmark of Inductor's in which our candidate met those of other backends.
+
+    Attributes:
+        entries: (backend, name of the choice, µs), the fastest first; all on the record's clock
+            and from one benchmark, so comparable with each other and with nothing else.
+        held_at: UTC, ISO 8601.
+    """
+
+    entries: tuple[tuple[str, str, float], ...]
+    held_at: str
+
+    def __post_init__(self) -> None:
+        times = [us for _, _, us in self.entries]
+        if not times or times != sorted(times):
+            raise BadArgument("entries", times, "is empty or not sorted", "fastest first")
+
+    def best(self, backend: str) -> float | None:
+        """µs of a backend's fastest choice, None where it had none that worked."""
+        return next((us for b, _, us in self.entries if b == backend and math.isfinite(us)), None)
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Backends with a choice that worked, the winner's first."""
+        return tuple(dict.fromkeys(b for b, _, us in self.entries if math.isfinite(us)))
+
+    def to_json(self) -> dict[str, Any]:
+        entries = [
+            {"backend": b, "name": n, "us": us if math.isfinite(us) else None}
+            for b, n, us in self.entries
+        ]
+        return {"entries": entries, "held_at": self.held_at}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Contest:
+        """Inverse of `to_json`.
+
+        Raises:
+            KeyError, TypeError, ValueError: a field is missing or unusable.
+        """
+        entries = [
+            (str(e["backend"]), str(e["name"]), math.inf if e["us"] is None else float(e["us"]))
+            for e in data["entries"]
+        ]
+        return cls(entries=tuple(entries), held_at=str(data["held_at"]))
 
 
 def choose(
@@ -126,7 +185,9 @@ class TuningRecord:
         best: the choice; None if every candidate was rejected.
         created: when the record was last written, UTC, ISO 8601.
         device, clock: of the latest measuring run.
-        effort: the largest effort that the record satisfies, ``default`` or ``exhaustive``.
+        effort: the largest effort that the record satisfies: ``partial`` (the budget ran out
+            first), ``default`` or ``exhaustive``.
+        contest: the latest benchmark against other backends, where there was one.
     """
 
     key: TargetKey
@@ -137,6 +198,7 @@ class TuningRecord:
     device: str
     clock: Clock
     effort: str = "default"
+    contest: Contest | None = None
 
     def __post_init__(self) -> None:
         clocks = {m.clock for m in self.measurements} | {self.clock}
@@ -149,6 +211,8 @@ class TuningRecord:
             way = f"a record of device {self.key.device} holds nothing else"
             raise BadArgument("measurements", sorted(kinds), "mixes devices", way)
         chosen = self.best_measurement
+        if self.effort not in EFFORTS:
+            raise BadArgument("effort", self.effort, "is not known", f"use one of {EFFORTS}")
         if self.best is not None and (chosen is None or not chosen.ok):
             raise BadArgument("best", self.best.name, "has no valid measurement", "measure it")
 
@@ -189,13 +253,14 @@ class TuningRecord:
             if held is None or held.measured_at <= m.measured_at:
                 latest[m.config] = m
         measurements = tuple(latest.values())
-        wide = "exhaustive" in (self.effort, newer.effort)
+        contests = [c for c in (self.contest, newer.contest) if c is not None]
         return replace(
             newer,
             measurements=measurements,
             best=choose(measurements, incumbent=self.best),
             created=max(self.created, newer.created),
-            effort="exhaustive" if wide else "default",
+            effort=max(self.effort, newer.effort, key=EFFORTS.index),
+            contest=max(contests, key=lambda c: c.held_at, default=None),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -209,6 +274,7 @@ class TuningRecord:
             "created": self.created,
             "best": None if self.best is None else self.best.to_json(),
             "measurements": [m.to_json() for m in self.measurements],
+            "contest": None if self.contest is None else self.contest.to_json(),
         }
 
     @classmethod
@@ -219,6 +285,7 @@ class TuningRecord:
             RecordCorrupt: a field is missing, unusable, or contradicts another.
         """
         try:
+            contest = data["contest"]
             return cls(
                 key=TargetKey.from_json(data["target"]),
                 environment=EnvironmentKey.from_json(data["environment"]),
@@ -228,6 +295,7 @@ class TuningRecord:
                 device=str(data["device"]),
                 clock=Clock(data["clock"]),
                 effort=str(data["effort"]),
+                contest=None if contest is None else Contest.from_json(contest),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             detail = f"{type(error).__name__}: {error}"

@@ -4,6 +4,9 @@ Owns atomicity, locking and what happens to a file that cannot be read. A reader
 files are only ever replaced whole. A writer holds the key's lock while it reads, merges and
 replaces, so that no update is lost; the lock dies with its process. Uses no SQLite and no mmap,
 which network file systems break. Never deletes what it cannot read.
+
+A store has layers: the user's directory, which alone is written, over any number of others that
+are only read, such as one that came with a container image.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import RecordCorrupt, StoreUnwritable
+from ..locks import locked
 from .key import TARGET_DIGITS, FieldDiff, RecordKey, difference
 from .record import SCHEMA, TuningRecord
 
@@ -30,28 +34,48 @@ MODES = ("readwrite", "readonly", "refresh", "require", "off")
 
 @dataclass(frozen=True)
 class ListedFile:
-    """A record file as `Store.entries` found it; ``record`` is None with the reason beside it."""
+    """A record file as `Store.entries` found it; ``record`` is None with the reason beside it.
+
+    ``layer`` is the directory of the store that it is in.
+    """
 
     id: str
     path: Path
     record: TuningRecord | None
     reason: str | None = None
 
+    @property
+    def layer(self) -> Path:
+        return self.path.parent.parent
+
 
 class Store:
-    """Tuning records under one directory.
+    """Tuning records under a directory, over those of other directories.
 
     Args:
         root: the directory; made on the first write.
         mode: ``readwrite``; ``readonly``: `put` does nothing; ``refresh``: `get` finds nothing;
             ``require``: as readonly, and the tuner treats a miss as an error; ``off``: neither.
+        below: directories of the same form that are only read, the nearest first.
     """
 
-    def __init__(self, root: Path, mode: str = "readwrite") -> None:
+    def __init__(self, root: Path, mode: str = "readwrite", below: Iterable[Path] = ()) -> None:
         if mode not in MODES:
             raise ValueError(f"mode={mode!r} is not one of {', '.join(MODES)}")
         self.root = Path(root)
         self.mode = mode
+        self.below = tuple(Path(path) for path in below)
+
+    @classmethod
+    def over(cls, layers: Iterable[Path], mode: str = "readwrite") -> Store:
+        """The store that a path list names: its first directory over the others."""
+        root, *below = layers
+        return cls(root, mode, below)
+
+    @property
+    def layers(self) -> tuple[Path, ...]:
+        """Every directory, the one that is written first."""
+        return (self.root, *self.below)
 
     @property
     def writes(self) -> bool:
@@ -63,7 +87,8 @@ class Store:
         return self.root / "records"
 
     def path(self, key_id: str) -> Path:
-        return self.folder / f"{key_id}.json"
+        """The file of a key in the directory that is written."""
+        return _file(self.root, key_id)
 
     def get(self, key: RecordKey) -> TuningRecord | None:
         """The record of exactly this key, or None; never raises for what is on disk."""
@@ -73,7 +98,15 @@ class Store:
         """As `get`, in every mode but ``off``."""
         if self.mode == "off":
             return None
-        path = self.path(key.id)
+        merged: TuningRecord | None = None
+        for root in reversed(self.layers):
+            found = self._peek(root, key)
+            if found is not None:
+                merged = found if merged is None else merged.merged(found)
+        return merged
+
+    def _peek(self, root: Path, key: RecordKey) -> TuningRecord | None:
+        path = _file(root, key.id)
         try:
             record = _read(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -83,7 +116,8 @@ class Store:
             return None
         except RecordCorrupt as error:
             log.warning("tuning record %s: %s; treated as a miss", path, error)
-            self._set_aside(key.id)
+            if root == self.root:
+                self._set_aside(key.id)
             return None
         if record is None:
             return None
@@ -143,8 +177,9 @@ class Store:
         return held
 
     def entries(self) -> Iterator[ListedFile]:
-        """Every record file, readable or not, by id."""
-        for path in sorted(self.folder.glob("*.json")):
+        """Every record file, readable or not, by id; one file a layer that has the id."""
+        paths = [path for root in self.layers for path in (root / "records").glob("*.json")]
+        for path in sorted(paths, key=lambda path: path.stem):
             try:
                 record = _read(path)
             except (OSError, RecordCorrupt) as error:
@@ -154,10 +189,15 @@ class Store:
             yield ListedFile(path.stem, path, record, reason)
 
     def records(self) -> Iterator[TuningRecord]:
-        """Every readable record, by id."""
-        for entry in self.entries():
-            if entry.record is not None:
-                yield entry.record
+        """Every readable record, by id, merged over the layers as `get` does."""
+        merged: dict[str, TuningRecord] = {}
+        for root in reversed(self.layers):
+            for entry in Store(root).entries():
+                found = entry.record
+                if found is not None and entry.id == found.id:
+                    held = merged.get(found.id)
+                    merged[found.id] = found if held is None else held.merged(found)
+        yield from (merged[key_id] for key_id in sorted(merged))
 
     def remove(self, key_id: str) -> bool:
         """Delete one record file; False if there was none.
@@ -184,9 +224,9 @@ class Store:
         A record of the same target is nearer than any of another.
         """
         best: tuple[TuningRecord, list[FieldDiff]] | None = None
-        pattern = f"{key.target.digest[:TARGET_DIGITS]}-*.json"
-        for paths in (self.folder.glob(pattern), self.folder.glob("*.json")):
-            for path in sorted(paths):
+        for pattern in (f"{key.target.digest[:TARGET_DIGITS]}-*.json", "*.json"):
+            folders = [root / "records" for root in self.layers]
+            for path in [path for folder in folders for path in sorted(folder.glob(pattern))]:
                 try:
                     record = _read(path)
                 except (OSError, RecordCorrupt):
@@ -202,13 +242,11 @@ class Store:
 
     @contextlib.contextmanager
     def _lock(self, key_id: str) -> Iterator[None]:
-        import filelock
-
         locks = self.root / "locks"
         self.folder.mkdir(parents=True, exist_ok=True)
         locks.mkdir(exist_ok=True)
         # Lock files stay: removing one while another process opens it would split the lock.
-        with filelock.FileLock(locks / f"{key_id}.lock", timeout=LOCK_SECONDS):
+        with locked(locks / f"{key_id}.lock", timeout=LOCK_SECONDS):
             yield
 
     def _set_aside(self, key_id: str) -> None:
@@ -226,6 +264,10 @@ class Store:
             return
         except OSError as error:
             log.warning("tuning record %s cannot be set aside (%s)", path, error)
+
+
+def _file(root: Path, key_id: str) -> Path:
+    return root / "records" / f"{key_id}.json"
 
 
 def _read(path: Path) -> TuningRecord | None:
@@ -256,10 +298,11 @@ def _replace(path: Path, data: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    # The rename itself is durable only once the directory is.
+    # The rename itself is durable only once the directory is; some file systems refuse to say.
     directory = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(directory)
+        with contextlib.suppress(OSError):
+            os.fsync(directory)
     finally:
         os.close(directory)
 

@@ -263,6 +263,8 @@ def test_every_pair_of_float_edges(name: str) -> None:
     [
         ("v_fma_f32", 0x3F800800, 0x3F800800, [0, 1, 0x80000001, 0x0D800000, 0x8D800000]),
         ("v_fma_f64", 0x3FF0000004000000, 0x3FF0000002000000, [0, 1, 1 << 63 | 1, 0x3370 << 48]),
+        # A subnormal addend of 2^−127 and more hides 2^−196 from float64.
+        ("v_fma_f32", 0x1A000001, 0x19FFFFFE, [0x400001, 0x400002, 0x400003, 0x80400001]),
         ("v_fma_f16", 0x3C20, 0x3C10, [0, 1, 0x8001]),
     ],
 )
@@ -319,3 +321,19 @@ def test_scalar_operands_broadcast(name: str) -> None:
         pairs = zip(got, want, strict=True) if isinstance(got, tuple) else [(got, want)]
         for x, y in pairs:
             assert np.array_equal(np.broadcast_to(x, y.shape), y, equal_nan=y.dtype.kind == "f")
+
+
+@pytest.mark.parametrize(
+    "select", [0x07060302, 0x05040100, 0x00010203, 0x03020706, 0x06050403, 0x07030501, 0x0C060C04,
+               0x03040302, 0x0D0B0A08, 0x0C0C0C0C]
+)  # fmt: skip
+def test_perm_by_one_selector(select: int) -> None:
+    """The selector is mostly one constant for all lanes; some selectors are only byte moves."""
+    rng = random.Random(select)
+    rows = [(rng.getrandbits(32), rng.getrandbits(32), select) for _ in range(128)]
+    op = OPS["v_perm_b32"]
+    a, b = (to_array([row[i] for row in rows], "u32", (2, 64)) for i in (0, 1))
+    got = op.fn(a, b, np.array([[select]], np.uint32))
+    want = [REFERENCE["v_perm_b32"](*row) for row in rows]
+    assert np.broadcast_to(got, (2, 64)).reshape(-1).tolist() == want
+    assert np.array_equal(got, op.fn(a, b, np.full((2, 1), select, np.uint32)))

@@ -91,9 +91,12 @@ def test_a_previous_factory_is_chained_and_restored():
 def test_the_handler_that_is_chained_is_not_changed():
     shared = OtherChoices()
     assert ours(choices.handler_of(shared)) and type(shared) is OtherChoices
-    assert choices.handler_of(choices.handler_of(shared)).__class__.__mro__.count(
-        choices.FlyDSLChoicesMixin
-    ) == 1
+    assert (
+        choices.handler_of(choices.handler_of(shared)).__class__.__mro__.count(
+            choices.FlyDSLChoicesMixin
+        )
+        == 1
+    )
 
 
 def test_a_stale_handler_of_this_thread_is_dropped():
@@ -212,13 +215,16 @@ class TestAutoload:
         assert out == ["1", "False", "False"]
 
     def test_inductors_config_brings_the_registration(self):
-        code = AUTOLOAD + """
+        code = (
+            AUTOLOAD
+            + """
 import torch._inductor.config as config
 config.flydsl_enable_autotuning = True
 from inductor_flydsl.inductor import activate
 print(activate.registered(), any(isinstance(f, a.ConfigWatcher) for f in sys.meta_path))
 print(any(n.startswith(("torch._inductor.codegen", "flydsl")) for n in sys.modules))
 """
+        )
         out, _ = python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
         assert out[3:] == ["True", "False", "False"]
 

@@ -151,7 +151,8 @@ def test_flydsl_not_installed_leaves_aten_and_the_reason(tmp_path):
         "    return real(name)\n"
         "m.version = version\n"
     )
-    program = PROGRAM.replace("cachekey._kernels = ", "").replace("print(json", "print(choices.decisions()[-1].reason)\nprint(json")
+    program = PROGRAM.replace("cachekey._kernels = ", "")
+    program = program.replace("print(json", "print(choices.decisions()[-1].reason)\nprint(json")
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),

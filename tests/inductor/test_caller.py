@@ -90,8 +90,9 @@ def test_an_input_that_is_less_aligned_later_is_copied(compiled, ours_is_fast, m
         loaded = real(dataclasses.replace(launch, check=""))
 
         def watched(c, a, b):
-            addresses.append((a.data_ptr() % launch.problem.a_align,
-                              b.data_ptr() % launch.problem.b_align))
+            addresses.append(
+                (a.data_ptr() % launch.problem.a_align, b.data_ptr() % launch.problem.b_align)
+            )
             loaded(c, a, b)
 
         return runtime._checked(watched, launch)
@@ -114,9 +115,7 @@ def captured(monkeypatch, function, *inputs):
     """The FlyDSLCaller made while `function` is compiled."""
     made = []
     real = choices._choice
-    monkeypatch.setattr(
-        choices, "_choice", lambda *args: made.append(real(*args)) or made[-1]
-    )
+    monkeypatch.setattr(choices, "_choice", lambda *args: made.append(real(*args)) or made[-1])
     with torch.no_grad():
         torch.compile(function, mode="max-autotune")(*inputs)
     return made

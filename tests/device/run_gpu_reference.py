@@ -1,0 +1,311 @@
+"""The Inductor side on a real GPU of any make, with torch's product standing in for the kernel.
+
+    python tests/device/run_gpu_reference.py [--only NAME]
+
+Needs torch 2.11 or later with CUDA or ROCm and Triton; no FlyDSL and no AMD GPU. Prints one line
+a check and exits 1 if any fails. Where a check must see our choice win, its benchmark is replaced
+by one that reads next to nothing: that shows the way from winning to running, not a speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+os.environ["INDUCTOR_FLYDSL_DEVICE"] = "reference"
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+# A child process shares the caches of its parent.
+SCRATCH = Path(os.environ.get("FLYDSL_GPU_SCRATCH") or tempfile.mkdtemp(prefix="flydsl-gpu-"))
+os.environ["INDUCTOR_FLYDSL_CACHE_DIR"] = str(SCRATCH / "store")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(SCRATCH / "inductor")
+warnings.filterwarnings("ignore")
+
+import torch  # noqa: E402
+import torch._inductor.config as config  # noqa: E402
+from torch._dynamo.utils import counters  # noqa: E402
+from torch._inductor.utils import run_and_get_code  # noqa: E402
+
+import inductor_flydsl  # noqa: E402
+from inductor_flydsl.inductor import caller, choices  # noqa: E402
+
+M, N, K = 512, 768, 1024
+CALL = "flydsl_kernel_"
+CHECKS = {}
+
+
+def check(function):
+    CHECKS[function.__name__] = function
+    return function
+
+
+@contextlib.contextmanager
+def ours_is_fast():
+    real = caller.FlyDSLBenchmarkRequest.benchmark
+    caller.FlyDSLBenchmarkRequest.benchmark = lambda *a, **k: 1e-9
+    try:
+        yield
+    finally:
+        caller.FlyDSLBenchmarkRequest.benchmark = real
+
+
+def operands(m=M, n=N, k=K, dtype=torch.bfloat16):
+    a = torch.randn(m, k, device="cuda", dtype=dtype)
+    return a, torch.randn(n, k, device="cuda", dtype=dtype).t()
+
+
+def compiled(function, *inputs, **options):
+    """(result, code, decisions) of one call."""
+    torch._dynamo.reset()
+    before = len(choices.decisions())
+    fast = torch.compile(function, mode="max-autotune", **options)
+    asked = any(x.requires_grad for x in inputs)
+    with contextlib.nullcontext() if asked else torch.no_grad():
+        result, code = run_and_get_code(fast, *inputs)
+    return result, "\n".join(code), choices.decisions()[before:]
+
+
+def close(result, exact, a, b, rounding=1):
+    bound = a.double().abs() @ b.double().abs()
+    eps = torch.finfo(result.dtype).eps
+    tolerance = exact.abs() * eps * rounding + bound * 2**-18 + 1e-5
+    worst = ((result.double() - exact).abs() / tolerance).max().item()
+    assert worst <= 1, f"error is {worst:.2f} of what rounding allows"
+
+
+@check
+def enters_the_table_beside_aten_and_triton():
+    a, b = operands()
+    result, _, (decision,) = compiled(lambda a, b: a @ b, a, b)
+    kinds = {t.name.split("_")[0] for t in decision.times}
+    assert {"mm", "triton", "flydsl"} <= kinds, kinds
+    assert {t.clock for t in decision.times} == {"gpu_event"}
+    assert all(t.us > 0 for t in decision.times)
+    close(result, a.double() @ b.double(), a, b)
+    mine = next(t.us for t in decision.times if t.name.startswith("flydsl"))
+    aten = next(t.us for t in decision.times if t.name == "mm")
+    return f"{len(decision.times)} rows, ours {mine:.1f} us, ATen {aten:.1f} us, {decision.chosen}"
+
+
+@check
+def wins_and_runs_under_cuda_graphs():
+    a, b = operands()
+    counters.clear()
+    with ours_is_fast():
+        torch._dynamo.reset()
+        fast = torch.compile(lambda a, b: a @ b, mode="max-autotune")
+        with torch.no_grad():
+            _, code = run_and_get_code(fast, a, b)
+            for _ in range(4):
+                a, b = operands()
+                result = fast(a, b).clone()
+                close(result, a.double() @ b.double(), a, b)
+    assert CALL in "\n".join(code) and choices.decisions()[-1].chosen == "FLYDSL"
+    skips = counters["inductor"]["cudagraph_skips"]
+    assert skips == 0, f"CUDA graphs were skipped {skips} times"
+    from torch._inductor.cudagraph_trees import get_container
+
+    manager = get_container(torch.cuda.current_device()).tree_manager
+    assert manager is not None and manager.roots, "no CUDA graph was recorded"
+    return "5 calls, graph recorded"
+
+
+def _with_relu(benchmark_fusion):
+    name = "benchmark_epilogue_fusion"
+    if hasattr(config, "benchmark_template_fusion"):
+        name = "benchmark_template_fusion"
+    a, b = operands()
+    scale = torch.randn(N, device="cuda", dtype=torch.bfloat16)
+    with ours_is_fast(), config.patch({name: benchmark_fusion}):
+        result, code, (decision,) = compiled(lambda a, b, s: torch.relu(a @ b) * s, a, b, scale)
+    assert decision.chosen == "FLYDSL" and CALL in code
+    exact = torch.relu(a.double() @ b.double()) * scale.double()
+    close(result / scale, exact / scale.double(), a, b, rounding=4)
+    return "our kernel, then one of Triton's" if "triton_poi" in code else "fused"
+
+
+@check
+def pointwise_after_a_benchmarked_fusion():
+    return _with_relu(True)
+
+
+@check
+def pointwise_after_without_benchmarked_fusion():
+    return _with_relu(False)
+
+
+@check
+def autotunes_in_a_subprocess():
+    a, b = operands()
+    with config.patch(autotune_in_subproc=True):
+        result, _, (decision,) = compiled(lambda a, b: a @ b, a, b)
+    times = {t.name: t.us for t in decision.times}
+    mine = next(us for name, us in times.items() if name.startswith("flydsl"))
+    assert 0 < mine < 1e5, f"ours read {mine} us in the tuning process"
+    close(result, a.double() @ b.double(), a, b)
+    return f"ours {mine:.1f} us in the tuning process"
+
+
+@check
+def views_and_one_buffer_twice():
+    x = torch.randn(M, K + 8, device="cuda", dtype=torch.bfloat16)
+    result, _, (decision,) = compiled(lambda x: x[:, 8:] @ x[:, :-8].t(), x)
+    assert all(t.us < 1e6 for t in decision.times)
+    a, b = x[:, 8:], x[:, :-8].t()
+    close(result, a.double() @ b.double(), a, b)
+    return f"{len(decision.times)} rows, all timed"
+
+
+@check
+def an_input_that_is_misaligned_later():
+    a, b = operands()
+    with ours_is_fast(), torch.no_grad():
+        torch._dynamo.reset()
+        fast = torch.compile(lambda a, b: a @ b, mode="max-autotune-no-cudagraphs")
+        fast(a, b)
+        storage = torch.randn(M * K + 8, device="cuda", dtype=torch.bfloat16)
+        moved = storage.as_strided((M, K), (K, 1), 1)
+        close(fast(moved, b), moved.double() @ b.double(), moved, b)
+    return "Inductor copies it"
+
+
+@check
+def forward_and_backward():
+    a = torch.randn(M, K, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    w = torch.randn(N, K, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    before = len(choices.decisions())
+    torch._dynamo.reset()
+    with ours_is_fast():
+        fast = torch.compile(torch.nn.functional.linear, mode="max-autotune")
+        result = fast(a, w)
+        grad = torch.randn_like(result)
+        result.backward(grad)
+    found = sorted(d.problem.layout.value for d in choices.decisions()[before:])
+    assert found == ["NN", "NT", "TN"], found
+    with torch.no_grad():
+        close(w.grad, grad.t().double() @ a.double(), grad.t(), a)
+        close(a.grad, grad.double() @ w.double(), grad, w)
+    return "NT forward, NN and TN backward"
+
+
+@check
+def fp32_output():
+    a, b = operands()
+    with ours_is_fast():
+        result, _, decisions = compiled(lambda a, b: torch.mm(a, b, out_dtype=torch.float32), a, b)
+    assert result.dtype == torch.float32
+    close(result, a.double() @ b.double(), a, b)
+    return ", ".join(f"{d.chosen} ({d.problem})" for d in decisions) or "not lowered as a GEMM"
+
+
+@check
+def an_error_in_our_benchmark_loses():
+    from inductor_flydsl.inductor import runtime
+
+    real = runtime.load
+
+    def broken(launch):
+        raise KeyError("injected")
+
+    runtime.load = broken
+    runtime.kernel.cache_clear()
+    try:
+        a, b = operands()
+        result, code, (decision,) = compiled(lambda a, b: a @ b, a, b)
+    finally:
+        runtime.load = real
+        runtime.kernel.cache_clear()
+    assert decision.chosen != "FLYDSL" and CALL not in code
+    close(result, a.double() @ b.double(), a, b)
+    return f"{decision.chosen} instead"
+
+
+@check
+def dynamic_shapes_are_declined():
+    a, b = operands()
+    _, _, decisions = compiled(lambda a, b: a @ b, a, b, dynamic=True)
+    assert decisions and all("dynamic shapes" in d.reason for d in decisions), decisions
+    return decisions[0].reason
+
+
+CHILD = """
+import json, sys
+sys.argv = ["child"]
+import runpy
+module = runpy.run_path({path!r}, run_name="child")
+torch, config, counters = module["torch"], module["config"], module["counters"]
+module["settle"](force_disable_caches=False)
+torch.manual_seed(0)
+a, b = module["operands"]()
+with module["ours_is_fast"](), torch.no_grad():
+    c = torch.compile(lambda a, b: a @ b, mode="max-autotune")(a, b)
+module["close"](c, a.double() @ b.double(), a, b)
+from inductor_flydsl.inductor import runtime
+from inductor_flydsl import tuner
+print(json.dumps([counters["inductor"]["fxgraph_cache_hit"], tuner.stats().measured,
+                  runtime.kernel.cache_info().currsize]))
+"""
+
+
+@check
+def a_second_process_hits_the_fx_graph_cache():
+    found = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD.format(path=__file__)],
+            env={**os.environ, "FLYDSL_GPU_SCRATCH": str(SCRATCH)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=170,
+        )
+        assert done.returncode == 0, done.stderr[-1500:]
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    assert found[1] == [1, 0, 1], found
+    return f"hit, measured, kernels: {found}"
+
+
+def settle(**more):
+    """The configuration that every check runs under."""
+    inductor_flydsl.register()
+    config.max_autotune_gemm_backends = "ATEN,TRITON,FLYDSL"
+    config.flydsl_enable_autotuning = True
+    for name, value in {"force_disable_caches": True, **more}.items():
+        setattr(config, name, value)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", action="append", choices=sorted(CHECKS))
+    wanted = parser.parse_args().only or list(CHECKS)
+    if not torch.cuda.is_available():
+        print("no GPU that torch can use", file=sys.stderr)
+        return 2
+    settle()
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, device reference")
+    failed = 0
+    for name in wanted:
+        start = time.perf_counter()
+        try:
+            verdict, detail = "PASS", CHECKS[name]() or ""
+        except Exception as error:
+            verdict, detail = "FAIL", f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+            failed += 1
+        print(f"{verdict}  {name}  ({time.perf_counter() - start:.1f} s)  {detail}", flush=True)
+    print(f"{len(wanted) - failed} of {len(wanted)} passed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

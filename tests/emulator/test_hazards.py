@@ -1,0 +1,209 @@
+"""Findings: each kind on a kernel that has it, and none on kernels that don't."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gemm_text import MUTATIONS, run_gemm
+from isa_text import HEAD, kinds, launch, store
+
+from inductor_flydsl.emulator import Options, RunResult
+
+
+def hazards_of(body: str, block: int = 128, **given: object) -> RunResult:
+    """Runs `body` on one array of 1024 dwords."""
+    return launch(HEAD + body, [np.zeros(1024, np.uint32)], block=block, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("landing", ["lazy", "eager"])
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_broken_gemm_has_its_finding(name: str, landing: str) -> None:
+    changes, kind = MUTATIONS[name]
+    options = Options(landing=landing, max_instructions=100_000)
+    result, _, _ = run_gemm(128, options, changes)
+    found = {"read-before-landing", "lds-race"} & set(kinds(result))
+    assert kind in found
+    assert all(f.severity == "error" for f in result.findings if f.kind in found)
+
+
+def test_no_findings_with_many_groups_and_a_partial_machine() -> None:
+    for order in ("lockstep", "reverse"):
+        result, _, _ = run_gemm(96, Options(order=order, max_waves=12), groups=7)
+        assert result.findings == ()
+
+
+def test_register_finding_says_what_is_missing() -> None:
+    body = """
+    global_load_dword v4, v1, s[4:5]
+    global_load_dword v5, v1, s[4:5]
+    v_add_u32_e32 v6, v4, v0
+    s_waitcnt vmcnt(0)
+    """
+    (finding,) = hazards_of(body).findings
+    assert finding.kind == "read-before-landing"
+    assert finding.what == "v4"
+    assert "s_waitcnt vmcnt(1) is missing" in finding.message
+    assert "global_load_dword v4" in finding.message
+    assert finding.text == "v_add_u32_e32 v6, v4, v0"
+    assert finding.waves == ("workgroup 0 wave 0", "workgroup 0 wave 1")
+    assert "read-before-landing" in str(finding)
+
+
+def test_scalar_finding_wants_zero() -> None:
+    (finding,) = hazards_of("s_load_dword s8, s[4:5], 0x0\ns_add_u32 s9, s8, 1").findings
+    assert (finding.kind, finding.what) == ("read-before-landing", "s8")
+    assert "lgkmcnt(0)" in finding.message
+
+
+def test_overwriting_a_register_in_flight() -> None:
+    body = "global_load_dword v4, v1, s[4:5]\nv_mov_b32_e32 v4, 0\ns_waitcnt vmcnt(0)"
+    assert kinds(hazards_of(body)) == ["write-before-landing"]
+    twice = "global_load_dword v4, v1, s[4:5]\nglobal_load_dword v4, v1, s[4:5]\ns_waitcnt vmcnt(0)"
+    assert kinds(hazards_of(twice)) == []
+
+
+def test_findings_are_counted_not_repeated() -> None:
+    body = """
+    s_mov_b32 s8, 10
+    .Lloop:
+    global_load_dword v4, v1, s[4:5]
+    v_add_u32_e32 v6, v4, v0
+    s_waitcnt vmcnt(0)
+    s_sub_i32 s8, s8, 1
+    s_cmp_lg_u32 s8, 0
+    s_cbranch_scc1 .Lloop
+    """
+    (finding,) = hazards_of(body, grid=3).findings
+    assert finding.count == 10 * 2 * 3
+
+
+# v2 = 4·(thread ^ 64): the other wave's dword
+EXCHANGE = """
+v_xor_b32_e32 v2, 0x100, v1
+ds_write_b32 v1, v0
+{}
+ds_read_b32 v4, v2
+s_waitcnt lgkmcnt(0)
+{}
+"""
+
+
+def test_lds_read_after_write() -> None:
+    def exchange(between: str) -> list[str]:
+        return kinds(hazards_of(EXCHANGE.format(between, ""), lds=512))
+
+    assert exchange("s_waitcnt lgkmcnt(0)\ns_barrier") == []
+    assert "lds-race" in exchange("s_waitcnt lgkmcnt(0)")
+    late = hazards_of(EXCHANGE.format("s_barrier", ""), lds=512).findings
+    assert late[0].kind == "read-before-landing"
+    assert "hasn't waited" in late[0].message
+
+
+def test_lds_write_after_read() -> None:
+    good = EXCHANGE.format("s_waitcnt lgkmcnt(0)\ns_barrier", "s_barrier\nds_write_b32 v1, v1")
+    assert kinds(hazards_of(good, lds=512)) == []
+    bad = hazards_of(good.replace("s_barrier\nds_write", "ds_write"), lds=512).findings
+    assert [f.kind for f in bad] == ["lds-race"]
+    assert "writes LDS byte" in bad[0].message
+    assert "no s_barrier" in bad[0].message
+
+
+def test_lds_write_after_a_read_that_a_barrier_overtook() -> None:
+    body = """
+    v_xor_b32_e32 v2, 0x100, v1
+    ds_write_b32 v1, v0
+    s_waitcnt lgkmcnt(0)
+    s_barrier
+    ds_read_b32 v4, v2
+    s_barrier
+    ds_write_b32 v1, v1
+    s_waitcnt lgkmcnt(0)
+    """
+    found = hazards_of(body, lds=512).findings
+    assert [(f.kind, f.severity) for f in found] == [("lds-overlap", "warning")]
+
+
+def test_waves_may_share_a_dword() -> None:
+    """Halves of one dword by different waves don't race."""
+    body = """
+    v_and_b32_e32 v2, 63, v0
+    v_lshrrev_b32_e32 v3, 6, v0
+    v_lshlrev_b32_e32 v2, 2, v2
+    v_lshl_add_u32 v2, v3, 1, v2
+    ds_write_b16 v2, v0
+    """
+    assert kinds(hazards_of(body, lds=256)) == []
+    same = body.replace("v_lshl_add_u32 v2, v3, 1, v2", "")
+    for order in ("lockstep", "forward"):
+        assert kinds(hazards_of(same, lds=256, options=Options(order=order))) == ["lds-race"]
+    reads = body.replace("ds_write_b16 v2, v0", """ds_write_b16 v2, v0
+    s_waitcnt lgkmcnt(0)
+    s_barrier
+    s_cmp_eq_u32 s8, 1
+    s_cbranch_scc1 .Lwrite
+    ds_read_u16 v4, v2
+    s_branch .Lend
+    .Lwrite:
+    ds_write_b16 v2, v0
+    .Lend:
+    """)
+    halves = "v_readfirstlane_b32 s8, v3\n".join(reads.split("v_lshlrev_b32_e32 v2, 2, v2\n"))
+    halves = halves.replace("v_lshl_add_u32", "v_lshlrev_b32_e32 v2, 2, v2\nv_lshl_add_u32")
+    assert kinds(hazards_of(halves, lds=256)) == []
+
+
+def test_lds_atomics_of_several_waves_are_no_race() -> None:
+    body = "v_mov_b32_e32 v2, 0\nds_add_u32 v2, v0\ns_waitcnt lgkmcnt(0)"
+    assert kinds(hazards_of(body, lds=256)) == []
+
+
+def test_uninitialised_reads_are_warnings() -> None:
+    found = hazards_of("ds_read_b32 v4, v1\nv_add_u32_e32 v5, v0, v30", lds=512).findings
+    assert {f.kind for f in found} == {"uninitialised-lds", "uninitialised-vgpr"}
+    assert {f.severity for f in found} == {"warning"}
+    assert any("v30" in f.what for f in found)
+
+
+def test_a_register_set_by_some_waves_only() -> None:
+    body = """
+    v_lshrrev_b32_e32 v4, 6, v0
+    s_nop 0
+    v_readfirstlane_b32 s8, v4
+    s_cmp_eq_u32 s8, 0
+    s_cbranch_scc1 .Lskip
+    v_mov_b32_e32 v9, 1
+    .Lskip:
+    v_mov_b32_e32 v10, v9
+    """
+    (finding,) = hazards_of(body).findings
+    assert (finding.kind, finding.waves) == ("uninitialised-vgpr", ("workgroup 0 wave 0",))
+
+
+def test_misaligned_lds() -> None:
+    body = "v_add_u32_e32 v2, 2, v1\nds_write_b32 v2, v0"
+    assert kinds(hazards_of(body, lds=1024)) == ["misaligned"]
+
+
+def test_barrier_that_not_all_waves_reach() -> None:
+    body = """
+    v_lshrrev_b32_e32 v4, 6, v0
+    s_nop 0
+    v_readfirstlane_b32 s8, v4
+    s_cmp_eq_u32 s8, 1
+    s_cbranch_scc1 .Lend
+    s_barrier
+    .Lend:
+    """
+    (finding,) = hazards_of(body, block=256).findings
+    assert finding.kind == "barrier-divergence"
+    assert "waves 1 ended without this barrier" in finding.message
+
+
+def test_spills_come_from_the_metadata() -> None:
+    (finding,) = hazards_of("s_nop 0", spills=12, scratch=48).findings
+    assert (finding.kind, finding.count) == ("spill", 12)
+
+
+def test_findings_off_reports_nothing() -> None:
+    body = "global_load_dword v4, v1, s[4:5]\nv_add_u32_e32 v6, v4, v0\n" + store("v6")
+    assert hazards_of(body, options=Options(findings=False)).findings == ()
