@@ -73,7 +73,12 @@ def code_of(program: Program, findings: bool) -> list[Run]:
 def _stub(program: Program, pc: int, findings: bool, code: list[Run]) -> Run:
     def first(c: Cohort) -> Any:
         run = decode_one(program, pc, findings)
+        try:
+            jump = run(c)
+        except NotSupported as error:
+            inst = program.instructions[pc]
+            raise UnknownInstruction(inst.mnemonic, inst.text, inst.line, str(error)) from error
         code[pc] = run
-        return run(c)
+        return jump
 
     return first

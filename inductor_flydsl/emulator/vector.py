@@ -222,10 +222,15 @@ def _packed(d: Decoder, inst: Instruction, op: Op) -> Run:
     for half, default in ((0, 0), (1, 1)):
         select = bit_list(inst.mods, "op_sel_hi" if half else "op_sel", count, default)
         negate = bit_list(inst.mods, "neg_hi" if half else "neg_lo", count)
-        halves.append([
+        reads = [
             _half_read(d, operand, kind, bool(select[i]), bool(negate[i]))
             for i, (operand, kind) in enumerate(zip(src, op.src, strict=True))
-        ])  # fmt: skip
+        ]
+        if op.implicit_src == ("dst",):  # each half accumulates onto its own
+            reads.append(_half_read(d, dst, op.dst[0], bool(half), False))
+        elif op.implicit_src:
+            raise d.fail(f"implicit sources {op.implicit_src}")
+        halves.append(reads)
     fn = _with_mods(d, inst, op)
     low, high = halves
     kind = op.dst[0]

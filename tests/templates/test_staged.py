@@ -7,14 +7,13 @@ and LDS start poisoned, and C with everything around it starts as NaN.
 import dataclasses
 
 import pytest
+from kernel_runs import VIEWS, run
 
-from inductor_flydsl import measure, settings
-from inductor_flydsl.arch import GFX950
+from inductor_flydsl import measure
 from inductor_flydsl.compiler import compile_spec
 from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.devices import get_device
 from inductor_flydsl.problem import GemmProblem
-from inductor_flydsl.space import why_not
 
 SQUARE = GemmConfig(tile_m=64, tile_n=64, tile_k=64, stages=2, waves_m=2, waves_n=2)
 RING = GemmConfig(
@@ -68,16 +67,6 @@ SHAPES = [
 ]
 
 
-def run(problem, config, **emulator):
-    """Compile, check on the emulator, and return (accuracy, findings)."""
-    assert why_not(problem, config, GFX950) is None
-    artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
-    device = get_device("emulator")
-    with settings.scope(**{"emulator_landing": "lazy", "emulator_order": "random", **emulator}):
-        accuracy = measure.check(device, artifact, problem, config, seed=problem.m + problem.k)
-    return accuracy, device.last_run.findings
-
-
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("m, n, k, config", SHAPES, ids=lambda v: str(getattr(v, "name", v)))
@@ -94,27 +83,10 @@ def test_fp32_output(layout):
     assert not findings
 
 
-def strided(problem, **changes):
-    return dataclasses.replace(problem, **changes)
-
-
-VIEWS = {
-    "rows of a wider matrix": {"lda": 200, "ldb": 136, "ldc": 80},
-    "unaligned base": {"a_align": 2, "b_align": 4, "c_align": 2},
-    "odd leading strides": {"lda": 131, "ldb": 129, "ldc": 73, "a_align": 2, "b_align": 2,
-                            "c_align": 2},
-    "every other element": {"a_inner": 2, "lda": 300, "a_align": 4},
-    "B steps by three": {"b_inner": 3, "ldb": 400, "b_align": 2},
-    "broadcast A": {"lda": 0},
-    "broadcast along K": {"a_inner": 0, "b_inner": 0, "a_align": 2, "b_align": 2},
-    "rows that overlap": {"lda": 8},
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("changes", VIEWS.values(), ids=VIEWS)
 def test_strided_and_offset_operands(changes, layout):
-    problem = strided(GemmProblem.dense(70, 72, 100, layout=layout), **changes)
+    problem = dataclasses.replace(GemmProblem.dense(70, 72, 100, layout=layout), **changes)
     _, findings = run(problem, SQUARE)
     assert not findings
 

@@ -1,0 +1,30 @@
+"""What the tests of every pipeline share: one checked run on the emulator, and awkward views."""
+
+from inductor_flydsl import measure, settings
+from inductor_flydsl.arch import GFX950
+from inductor_flydsl.compiler import compile_spec
+from inductor_flydsl.config import KernelSpec
+from inductor_flydsl.devices import get_device
+from inductor_flydsl.space import why_not
+
+VIEWS = {
+    "rows of a wider matrix": {"lda": 200, "ldb": 136, "ldc": 80},
+    "unaligned base": {"a_align": 2, "b_align": 4, "c_align": 2},
+    "odd leading strides": {"lda": 131, "ldb": 129, "ldc": 73, "a_align": 2, "b_align": 2,
+                            "c_align": 2},
+    "every other element": {"a_inner": 2, "lda": 300, "a_align": 4},
+    "B steps by three": {"b_inner": 3, "ldb": 400, "b_align": 2},
+    "broadcast A": {"lda": 0},
+    "broadcast along K": {"a_inner": 0, "b_inner": 0, "a_align": 2, "b_align": 2},
+    "rows that overlap": {"lda": 8},
+}  # fmt: skip
+
+
+def run(problem, config, **emulator):
+    """Compile, check on the emulator, and return (accuracy, findings)."""
+    assert why_not(problem, config, GFX950) is None
+    artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
+    device = get_device("emulator")
+    with settings.scope(**{"emulator_landing": "lazy", "emulator_order": "random", **emulator}):
+        accuracy = measure.check(device, artifact, problem, config, seed=problem.m + problem.k)
+    return accuracy, device.last_run.findings
