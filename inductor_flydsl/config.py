@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from .errors import ConfigError
+from .fusion import Fusion
 from .problem import DType, GemmProblem, Layout
 
 PIPELINES = ("staged", "hti")
@@ -30,6 +31,7 @@ class GemmConfig:
         waves_m, waves_n: the workgroup's waves along M and N.
         group_m: tiles of M that run before N advances, for L2 reuse; 0 means row by row.
         xcd_remap: give each XCD (L2 slice) a contiguous run of tiles.
+        split_k: workgroups that share a tile of C, each with a slice of K.
     """
 
     pipeline: str = "staged"
@@ -41,11 +43,12 @@ class GemmConfig:
     waves_n: int
     group_m: int = 0
     xcd_remap: bool = False
+    split_k: int = 1
 
     def __post_init__(self) -> None:
         if self.pipeline not in PIPELINES:
             raise ConfigError("pipeline", self.pipeline, "is not known", f"use one of {PIPELINES}")
-        for name in ("tile_m", "tile_n", "tile_k", "stages", "waves_m", "waves_n"):
+        for name in ("tile_m", "tile_n", "tile_k", "stages", "waves_m", "waves_n", "split_k"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(name, value, "is not a positive integer", "see GemmConfig")
@@ -83,6 +86,19 @@ class GemmConfig:
         """LDS bytes of the tile of C on its way to memory."""
         return self.tile_m * (self.tile_n * element_bytes + C_PAD_BYTES)
 
+    def split_extent(self, problem: GemmProblem) -> int:
+        """K elements of one split: whole K steps, the last split may have fewer or none."""
+        steps = -(-problem.k // self.tile_k)
+        return -(-steps // self.split_k) * self.tile_k
+
+    def workspace(self, problem: GemmProblem) -> tuple[int, int]:
+        """(bytes of fp32 partial tiles, number of 32-bit counters) that a launch needs."""
+        if self.split_k == 1:
+            return 0, 0
+        tiles_m, tiles_n = self.tiles(problem)
+        tiles = tiles_m * tiles_n * problem.batch
+        return tiles * self.split_k * self.tile_m * self.tile_n * 4, tiles
+
     def tiles(self, problem: GemmProblem) -> tuple[int, int]:
         """Tiles along M and N, the last of each possibly partial."""
         return -(-problem.m // self.tile_m), -(-problem.n // self.tile_n)
@@ -93,7 +109,8 @@ class GemmConfig:
         text = f"{self.pipeline}_{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}"
         text += f"_w{self.waves_m}x{self.waves_n}"
         text += f"_g{self.group_m}" if self.group_m else ""
-        return text + ("_xcd" if self.xcd_remap else "")
+        text += "_xcd" if self.xcd_remap else ""
+        return text + (f"_k{self.split_k}" if self.split_k > 1 else "")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -138,6 +155,8 @@ class KernelSpec:
         a_load, b_load: a key of LOAD_BYTES.
         store_bytes: width of one store of C, 2 to 16.
         k_tail: the last K step is partial, so fragments are masked there.
+        batched: there is a batch index.
+        fusion: what is computed between the accumulators and C.
         config: the chosen tile and pipeline.
     """
 
@@ -149,6 +168,8 @@ class KernelSpec:
     store_bytes: int
     k_tail: bool
     config: GemmConfig
+    batched: bool = False
+    fusion: Fusion | None = None
 
     @classmethod
     def of(cls, problem: GemmProblem, config: GemmConfig) -> KernelSpec:
@@ -162,12 +183,16 @@ class KernelSpec:
             store_bytes=store_width(problem),
             k_tail=problem.k % config.tile_k != 0,
             config=config,
+            batched=problem.batch > 1,
+            fusion=problem.fusion,
         )
 
     @property
     def name(self) -> str:
         """A legal symbol: the kernel's name in profilers, autotune tables and the ISA."""
         tail = "_kt" if self.k_tail else ""
+        tail += "_b" if self.batched else ""
+        tail += f"_f{self.fusion.digest[:8]}" if self.fusion else ""
         io = f"{self.dtype.name}_{self.out_dtype.name}_{self.layout.value}".lower()
         return (
             f"gemm_{io}_{self.config.name}_a{self.a_load}_b{self.b_load}_c{self.store_bytes}{tail}"
@@ -177,6 +202,7 @@ class KernelSpec:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in ("dtype", "out_dtype", "layout"):
             data[name] = data[name].value
+        data["fusion"] = self.fusion and self.fusion.to_json()
         return data | {"config": self.config.to_json()}
 
     @classmethod
@@ -189,6 +215,7 @@ class KernelSpec:
                     "out_dtype": DType(data["out_dtype"]),
                     "layout": Layout(data["layout"]),
                     "config": GemmConfig.from_json(data["config"]),
+                    "fusion": data["fusion"] and Fusion.from_json(data["fusion"]),
                 }
             )
         )
@@ -208,12 +235,18 @@ def store_width(problem: GemmProblem) -> int:
     return max(width, problem.out_dtype.bytes)
 
 
-def launch_arguments(problem: GemmProblem, config: GemmConfig) -> tuple[int, ...]:
-    """The integers a kernel takes after its three pointers, in the order of `templates.gemm`.
+def launch_arguments(problem: GemmProblem, config: GemmConfig) -> dict[str, int]:
+    """The integers a kernel takes, by the names of `signature.INTEGERS`.
 
-    Returns:
-        m, n, k, lda, ldb, ldc, a_inner, b_inner, grid (workgroups).
+    ``grid`` is the number of workgroups of one batch; those not named here are zero.
     """
     tiles_m, tiles_n = config.tiles(problem)
     p = problem
-    return (p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.a_inner, p.b_inner, tiles_m * tiles_n)
+    values = {name: getattr(p, name) for name in ("m", "n", "k", "lda", "ldb", "ldc")}
+    values |= {name: getattr(p, name) for name in ("a_inner", "b_inner", "batch")}
+    values |= {name: getattr(p, name) for name in ("a_batch", "b_batch", "c_batch")}
+    values |= {"grid": tiles_m * tiles_n * config.split_k, "k_split": config.split_extent(p)}
+    for index, strides in enumerate(p.tensors):
+        for axis, stride in zip(("batch", "row", "column"), strides, strict=True):
+            values[f"t{index}_{axis}"] = stride
+    return values

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import compiler, model, settings, space
-from ._version import __version__
 from .arch import get_arch
 from .config import GemmConfig
 from .errors import MissingDependency
 from .model import Prediction
 from .problem import GemmProblem
 from .records import Store, TuningRecord
+from .targets import stale_reason
 
 EXAMPLES = 2
 
@@ -124,8 +124,8 @@ def explain(problem: GemmProblem, *, arch: str = "gfx950") -> Explanation:
     sources, notes = _installed()
     now = settings.current()
     stored = [
-        StoredRecord(record=record, stale=_stale(record, sources))
-        for record in (Store(now.cache_dir).records() if now.cache != "off" else ())
+        StoredRecord(record=record, stale=stale_reason(record, sources))
+        for record in (Store.over(now.cache_dir).records() if now.cache != "off" else ())
         if record.key.problem == problem and record.key.arch == hardware.name
     ]
     return Explanation(
@@ -152,16 +152,3 @@ def _installed() -> tuple[str | None, tuple[str, ...]]:
     except importlib.metadata.PackageNotFoundError:
         notes.append("torch is not installed: nothing can be measured here")
     return sources, tuple(notes)
-
-
-def _stale(record: TuningRecord, sources: str | None) -> str | None:
-    environment = record.environment
-    if environment.plugin != __version__:
-        return f"measured by version {environment.plugin}, this is {__version__}"
-    if record.key.device == "reference":
-        return None
-    if sources is None:
-        return "the kernels here have no version to compare with"
-    if environment.sources != sources:
-        return "measured with other kernel sources or another FlyDSL version"
-    return None

@@ -79,7 +79,7 @@ def _acquire_marker(path: Path, timeout: float, stale: float) -> filelock.BaseFi
             return lock
         except filelock.Timeout:
             _break_stale(path, stale)
-            if 0 <= timeout and time.monotonic() > end:
+            if timeout >= 0 and time.monotonic() > end:
                 raise
 
 

@@ -4,39 +4,12 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
+from .dtypes import DType
 from .errors import ProblemError
-
-
-class DType(enum.Enum):
-    """Element types, named as torch names them, with their size in ``bits`` and ``bytes``."""
-
-    BF16 = "bfloat16"
-    FP16 = "float16"
-    FP32 = "float32"
-
-    def __init__(self, name: str) -> None:
-        # Attributes, not properties: a cost model reads them some twenty times a prediction.
-        self.bits = {"bfloat16": 16, "float16": 16, "float32": 32}[name]
-        self.bytes = self.bits // 8
-
-    @classmethod
-    def parse(cls, text: str) -> DType:
-        """Read a dtype from torch's name or its usual short form.
-
-        Raises:
-            ProblemError: the name is not one of ours.
-        """
-        short = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16"}
-        short |= {"fp32": "float32", "f32": "float32", "float": "float32"}
-        name = text.lower().removeprefix("torch.")
-        try:
-            return cls(short.get(name, name))
-        except ValueError:
-            known = ", ".join(d.value for d in cls)
-            raise ProblemError("dtype", text, "is not known", f"use one of {known}") from None
+from .fusion import Fusion
 
 
 class Layout(enum.Enum):
@@ -70,9 +43,15 @@ def alignment(*byte_counts: int) -> int:
     return align
 
 
+BATCH_STRIDES = ("a_batch", "b_batch", "c_batch")
+
+
 @dataclass(frozen=True, kw_only=True)
 class GemmProblem:
     """C[M, N] = A[M, K] @ B[K, N], fp32 accumulate, every extent at least 1.
+
+    With ``batch`` above 1 there is one such product a batch, and with ``fusion`` C holds what that
+    program makes of the product.
 
     Attributes:
         op: the ATen op that asked.
@@ -84,6 +63,10 @@ class GemmProblem:
             skips or repeats elements.
         a_align, b_align, c_align: bytes (a power of two up to 16) that divide the address of
             every row start of the operand.
+        batch: products; ``a_batch``, ``b_batch``, ``c_batch``: stride in elements from one to the
+            next, 0 for an operand that all share.
+        fusion: the pointwise program of the epilogue.
+        tensors: (batch, row, column) strides in elements of each tensor that it reads.
     """
 
     m: int
@@ -101,13 +84,19 @@ class GemmProblem:
     b_align: int = 16
     c_align: int = 16
     op: str = "mm"
+    batch: int = 1
+    a_batch: int = 0
+    b_batch: int = 0
+    c_batch: int = 0
+    fusion: Fusion | None = None
+    tensors: tuple[tuple[int, int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("m", "n", "k"):
+        for name in ("m", "n", "k", "batch"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ProblemError(name, value, "is not a positive integer", "drop empty operands")
-        for name in ("lda", "ldb", "ldc", "a_inner", "b_inner"):
+        for name in ("lda", "ldb", "ldc", "a_inner", "b_inner", *BATCH_STRIDES):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
                 raise ProblemError(name, value, "is not a stride", "pass elements, at least 0")
@@ -117,6 +106,10 @@ class GemmProblem:
                 raise ProblemError(name, value, "is not an alignment", "pass 2, 4, 8 or 16 bytes")
         if self.m > 1 and self.ldc < self.n:
             raise ProblemError("ldc", self.ldc, "makes rows of C overlap", f"pass {self.n} or more")
+        read = len(self.fusion.tensors) if self.fusion else 0
+        if len(self.tensors) != read:
+            way = f"pass the strides of the {read} tensors that the fusion reads"
+            raise ProblemError("tensors", self.tensors, "do not fit the fusion", way)
 
     @classmethod
     def dense(cls, m: int, n: int, k: int, **options: Any) -> GemmProblem:
@@ -171,23 +164,27 @@ class GemmProblem:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions, 2·M·N·K."""
-        return 2 * self.m * self.n * self.k
+        """Multiplications and additions of the products, 2·M·N·K a batch."""
+        return 2 * self.m * self.n * self.k * self.batch
 
     @property
     def bytes(self) -> int:
         """Bytes of A, B and C when each is touched once."""
         ab = (self.m * self.k + self.k * self.n) * self.dtype.bytes
-        return ab + self.m * self.n * self.out_dtype.bytes
+        return (ab + self.m * self.n * self.out_dtype.bytes) * self.batch
 
     def __str__(self) -> str:
-        text = f"{self.op} {self.m}x{self.n}x{self.k} {self.dtype.value} {self.layout.value}"
+        batch = f"{self.batch}x" if self.batch > 1 else ""
+        shape = f"{batch}{self.m}x{self.n}x{self.k}"
+        text = f"{self.op} {shape} {self.dtype.value} {self.layout.value}"
         return text if self.out_dtype is self.dtype else f"{text} -> {self.out_dtype.value}"
 
     def to_json(self) -> dict[str, Any]:
-        data = asdict(self)
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in ("dtype", "out_dtype", "layout"):
             data[name] = data[name].value
+        data["fusion"] = self.fusion and self.fusion.to_json()
+        data["tensors"] = [list(strides) for strides in self.tensors]
         return data
 
     @classmethod
@@ -206,6 +203,8 @@ class GemmProblem:
             values["dtype"] = _as_dtype(values["dtype"])
             values["out_dtype"] = _as_dtype(values["out_dtype"])
             values["layout"] = _as_layout(values["layout"])
+            values["fusion"] = values.get("fusion") and Fusion.from_json(values["fusion"])
+            values["tensors"] = tuple(tuple(strides) for strides in values.get("tensors", ()))
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ProblemError("problem", data, f"lacks a field ({error})", "pass all") from None

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from .arch import Arch
 from .config import LOAD_BYTES, MFMA_M, MFMA_N, GemmConfig, KernelSpec
-from .problem import DType, GemmProblem
+from .problem import BATCH_STRIDES, DType, GemmProblem
 
 INT32_MAX = 2**31 - 1
 # A buffer descriptor counts bytes in 32 bits (CDNA4 ISA guide, buffer resource descriptor), and
@@ -19,18 +20,28 @@ INT32_MAX = 2**31 - 1
 BUFFER_BYTES = 2**31 - 1
 VMCNT_MAX = 63
 TILE_K = (32, 64, 128)
+OPS = ("mm", "addmm", "bmm", "baddbmm")
+# Workgroups of a launch along the second axis of the grid (HIP's limit).
+GRID_Y = 65535
+# Scratch memory a split-K launch may ask for.
+WORKSPACE_BYTES = 256 << 20
 
 
 def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
     """Why no kernel here serves `problem` on `arch`, or None if one does."""
     p = problem
-    if p.op != "mm":
-        return f"op {p.op} has no kernel yet; supported: mm"
+    if p.op not in OPS:
+        return f"op {p.op} has no kernel yet; supported: {', '.join(OPS)}"
     if p.dtype not in (DType.BF16, DType.FP16):
         return f"dtype {p.dtype.value} has no kernel; supported: bfloat16, float16"
     if p.out_dtype not in (p.dtype, DType.FP32):
         return f"output {p.out_dtype.value} from {p.dtype.value} has no kernel"
-    for name in ("m", "n", "k", "lda", "ldb", "ldc", "a_inner", "b_inner"):
+    if p.batch > GRID_Y:
+        return f"batch={p.batch} exceeds the {GRID_Y} of a launch"
+    strides = [stride for tensor in p.tensors for stride in tensor]
+    if any(stride > INT32_MAX for stride in strides):
+        return f"a stride of the epilogue's tensors ({max(strides)}) does not fit in 32 bits"
+    for name in ("m", "n", "k", "lda", "ldb", "ldc", "a_inner", "b_inner", *BATCH_STRIDES):
         if getattr(p, name) > INT32_MAX:
             return f"{name}={getattr(p, name)} does not fit in 32 bits"
     for name, rows, cols, ld, inner in (
@@ -56,6 +67,7 @@ def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
         or _tile_limit(config)
         or _pipeline_limit(config)
         or _room_limit(problem, config, arch)
+        or _split_limit(problem, config)
         or _load_limit(KernelSpec.of(problem, config))
     )
 
@@ -81,6 +93,18 @@ def _pipeline_limit(config: GemmConfig) -> str | None:
             return f"waves {grid}: hti needs two wave groups, 2 by 2 or more"
     if config.stages < 2:
         return f"stages={config.stages}: the LDS ring needs at least 2"
+    return None
+
+
+def _split_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
+    steps = -(-problem.k // config.tile_k)
+    if config.split_k > steps:
+        return f"split_k={config.split_k} exceeds the {steps} K steps of {config.tile_k}"
+    workspace, _ = config.workspace(problem)
+    if workspace > WORKSPACE_BYTES:
+        return (
+            f"split_k={config.split_k} needs {workspace} bytes of scratch, over {WORKSPACE_BYTES}"
+        )
     return None
 
 
@@ -133,7 +157,19 @@ _TILES += ((32, 128), (32, 64), (16, 128), (16, 64), (64, 32), (64, 16), (32, 32
 
 def every_config() -> list[GemmConfig]:
     """The whole space, legal or not for any one problem, in a fixed order."""
-    return [*_staged_configs(), *_hti_configs()]
+    staged = list(_staged_configs())
+    return [*staged, *_hti_configs(), *_split_configs(staged)]
+
+
+_SPLITS = (2, 4, 8, 16)
+
+
+def _split_configs(staged: list[GemmConfig]) -> Iterator[GemmConfig]:
+    """Split-K pays where a launch has few tiles: small tiles, deep rings, one order."""
+    for config, split in itertools.product(staged, _SPLITS):
+        small = config.tile_m * config.tile_n <= 64 * 128
+        if small and config.stages > 2 and config.tile_k > 32 and not config.xcd_remap:
+            yield replace(config, split_k=split)
 
 
 _ORDERS = ({"group_m": 0, "xcd_remap": False}, {"group_m": 8, "xcd_remap": True})

@@ -1,18 +1,20 @@
 """Finds the configuration for a problem: look it up, else measure the likeliest and store that.
 
-Owns the order of the steps and this process's counts. Knows nothing of Inductor. What it needs of
-the world (the store, the compiler, the measuring, the versions) is passed to `Tuner`, so that it
-runs without torch and without flydsl; `tune` and `lookup` use the real ones.
+Owns the order of the steps and what a time budget is spent on. Knows nothing of Inductor. What it
+needs of the world (the store, the compiler, the measuring, the versions) is passed to `Tuner`, so
+that it runs without torch and without flydsl; `tune` and `lookup` use the real ones.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import model, settings, space
 from ._version import __version__
@@ -26,20 +28,36 @@ from .errors import (
     RecordMissing,
     StoreUnwritable,
 )
+from .ledger import TunerStats, count, history, remember, stats, warn_once
 from .problem import GemmProblem
 from .records import (
+    NOT_MEASURED,
+    Contest,
     EnvironmentKey,
     Measurement,
     RecordKey,
     Store,
-    TargetKey,
     TuningRecord,
     choose,
     now_utc,
 )
+from .targets import environment_key, miss_report, target_key
 
 if TYPE_CHECKING:
     from .compiler import Artifact
+
+__all__ = [
+    "Tuner",
+    "TunerStats",
+    "default_tuner",
+    "environment_key",
+    "history",
+    "lookup",
+    "miss_report",
+    "stats",
+    "target_key",
+    "tune",
+]
 
 log = logging.getLogger(__name__)
 
@@ -48,33 +66,41 @@ log = logging.getLogger(__name__)
 DEFAULT_CANDIDATES = 12
 # An emulated launch costs seconds of CPU where a GPU takes microseconds, and the user waits.
 EMULATED_CANDIDATES = 4
+# Share of a budget after which no further compile is started: what is compiled and not measured
+# is worth nothing.
+COMPILE_SHARE = 0.5
 
-Compile = Callable[
-    [Sequence[KernelSpec], str, str], "Mapping[KernelSpec, Artifact | CompileFailed]"
-]
-Measure = Callable[[Device, "Artifact", GemmProblem, GemmConfig], Measurement]
+Compile = Callable[..., "Mapping[KernelSpec, Artifact | CompileFailed]"]
+Candidates = Sequence[tuple[GemmConfig, Any]]
+Measure = Callable[[Device, Candidates, GemmProblem, "float | None"], list[Measurement]]
+Progress = Callable[[str, int, int, str], None]
+"""``progress(stage, done, all, what)``; the stages are ``compile`` and ``measure``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TunerStats:
-    """Counts of this process.
+def _silent(stage: str, done: int, total: int, what: str) -> None:
+    """A library call prints nothing."""
+
+
+@dataclass
+class _Plan:
+    """What is to be done for one problem.
 
     Attributes:
-        lookups: times a record was asked for.
-        hits, misses: of these; their sum is ``lookups``.
-        tuned: problems measured to the end.
-        compiled: kernels asked of the compiler (it may have had them on disk).
-        measured: candidates that were run.
-        rejected: candidates that failed to compile or to run, or gave wrong numbers.
+        found: the record that settles it; the rest is then of no use.
+        held: a record that more measurements are added to.
+        configs: the candidates to measure, the most promising first.
+        carried: failures of `held` that are not tried a second time.
     """
 
-    lookups: int = 0
-    hits: int = 0
-    misses: int = 0
-    tuned: int = 0
-    compiled: int = 0
-    measured: int = 0
-    rejected: int = 0
+    problem: GemmProblem
+    key: RecordKey | None
+    found: TuningRecord | None = None
+    held: TuningRecord | None = None
+    configs: list[GemmConfig] = field(default_factory=list)
+    carried: list[Measurement] = field(default_factory=list)
+
+    def specs(self) -> list[KernelSpec]:
+        return [KernelSpec.of(self.problem, config) for config in self.configs]
 
 
 @dataclass
@@ -83,12 +109,16 @@ class Tuner:
 
     Attributes:
         store: where records are.
-        compile: (specs, arch, backend) → artifact or failure, by spec.
-        measure: (device, artifact, problem, config) → Measurement; never raises for a bad kernel.
+        compile: (specs, arch, backend, deadline=, progress=) → artifact or failure, by spec;
+            specs that the deadline left undone are absent.
+        measure: (device, (config, artifact) pairs, problem, deadline) → a Measurement each; never
+            raises for a bad kernel.
         environment: device → the environment key; raises MissingDependency if a part of it
             cannot be had, and then nothing is looked up or stored.
         effort: ``default`` or ``exhaustive``.
         must_store: raise StoreUnwritable instead of warning once.
+        budget: seconds that one call may take; 0: no limit.
+        complete: go on with records that a budget cut short; else they are as good as others.
     """
 
     store: Store
@@ -97,6 +127,8 @@ class Tuner:
     environment: Callable[[Device], EnvironmentKey]
     effort: str = "default"
     must_store: bool = False
+    budget: float = 0.0
+    complete: bool = False
     _refreshed: dict[RecordKey, TuningRecord] = field(default_factory=dict)
 
     def key(self, problem: GemmProblem, device: Device) -> RecordKey | None:
@@ -114,26 +146,75 @@ class Tuner:
         record = self._refreshed.get(key) if key and self.store.mode == "refresh" else None
         if record is None and key is not None:
             record = self.store.get(key)
-        _count(lookups=1, hits=int(record is not None), misses=int(record is None))
+        count(lookups=1, hits=int(record is not None), misses=int(record is None))
         return record
 
     def tune(self, problem: GemmProblem, device: Device, *, force: bool = False) -> TuningRecord:
-        """The stored record, or a new one from measuring the likeliest candidates.
+        """`tune_many` of one problem."""
+        return self.tune_many([problem], device, force=force)[0]
+
+    def tune_many(
+        self,
+        problems: Iterable[GemmProblem],
+        device: Device,
+        *,
+        force: bool = False,
+        progress: Progress = _silent,
+    ) -> list[TuningRecord]:
+        """The stored records, or new ones from measuring the likeliest candidates.
+
+        Every candidate of every problem is compiled first, each kernel once; then problem after
+        problem is measured and stored, so that what is done stays when the rest is interrupted.
 
         Args:
-            problem: the GEMM.
+            problems: the GEMMs.
             device: where candidates run; records of another clock or kind of device don't count.
             force: measure even if there is a record.
+            progress: told how far it is, from any thread.
 
         Returns:
-            A record whose ``best`` is None if every candidate was rejected.
+            A record a problem, in their order. Its ``best`` is None if every candidate was
+            rejected or the budget ran out before the first.
 
         Raises:
-            ProblemError: no kernel here serves the problem.
+            ProblemError: no kernel here serves a problem.
             RecordMissing: the store's mode is ``require`` and there is no record.
             MissingDependency: flydsl is needed and not there.
-            StoreUnwritable: ``must_store`` is set and the record could not be stored.
+            StoreUnwritable: ``must_store`` is set and a record could not be stored.
         """
+        start = time.monotonic()
+        plans = [self._plan(problem, device, force) for problem in problems]
+        pending = [plan for plan in plans if plan.found is None]
+        unique = list({plan.problem: plan for plan in pending}.values())
+        artifacts = self._compile(unique, device, start, progress)
+        records: dict[GemmProblem, TuningRecord] = {}
+        for number, plan in enumerate(unique):
+            progress("measure", number, len(unique), str(plan.problem))
+            deadline = self._share(start, len(unique) - number)
+            records[plan.problem] = self._settle(plan, device, artifacts, deadline)
+        if unique:
+            progress("measure", len(unique), len(unique), "")
+        return [records[plan.problem] if plan.found is None else plan.found for plan in plans]
+
+    def precompile(self, problems: Iterable[GemmProblem], device: Device) -> int:
+        """Compile the candidates of problems that have no record, all at once.
+
+        Returns:
+            How many kernels were asked of the compiler. Failures are told when they are tuned.
+
+        Raises:
+            MissingDependency: flydsl is needed and not there.
+        """
+        served = [p for p in problems if space.problem_limit(p, device.arch) is None]
+        keys = [(p, self.key(p, device)) for p in dict.fromkeys(served)]
+        without = [
+            _Plan(p, key, configs=self.select(p, device))
+            for p, key in keys
+            if key is None or self.store.get(key) is None
+        ]
+        return len(self._compile(without, device, time.monotonic(), _silent))
+
+    def _plan(self, problem: GemmProblem, device: Device, force: bool) -> _Plan:
         limit = space.problem_limit(problem, device.arch)
         if limit:
             way = "leave it to ATen or Triton"
@@ -142,58 +223,97 @@ class Tuner:
             way = "use INDUCTOR_FLYDSL_CACHE=readwrite"
             raise BadArgument("force", force, "contradicts INDUCTOR_FLYDSL_CACHE=require", way)
         record = None if force else self.lookup(problem, device)
-        if record is not None and self._satisfied(record):
-            _remember(record, measured=0)
-            return record
         key = self.key(problem, device)
+        plan = _Plan(problem, key)
+        if record is not None and self._satisfied(record):
+            remember(record, measured=0)
+            plan.found = record
+            return plan
         if self.store.mode == "require" and record is None:
             raise RecordMissing(miss_report(problem, key, self.store))
-        held = self.store.peek(key) if key is not None else None
-        return self._tune(problem, device, key=key, held=held, again=record is None)
+        plan.held = self.store.peek(key) if key is not None else None
+        plan.configs = self.select(problem, device)
+        if plan.held is not None:
+            self._continue(plan, plan.held, again=record is None)
+        return plan
+
+    def _continue(self, plan: _Plan, held: TuningRecord, *, again: bool) -> None:
+        """Leave out what `held` has, or with `again` only what must not be tried again."""
+        if not again:
+            plan.configs = [c for c in plan.configs if held.measured(c) is None]
+            return
+        if held.best is not None and held.best not in plan.configs:
+            # The incumbent is measured beside its challengers, on the same day.
+            plan.configs.append(held.best)
+        plan.carried = [m for m in held.measurements if m.fatal and m.config in plan.configs]
+        skipped = {m.config for m in plan.carried}
+        plan.configs = [c for c in plan.configs if c not in skipped]
 
     def _satisfied(self, record: TuningRecord) -> bool:
-        if self.effort != "exhaustive" or record.effort == "exhaustive":
+        if self.store.mode in ("require", "readonly"):
             return True
-        return self.store.mode in ("require", "readonly")
+        if record.effort == "partial":
+            return not self.complete and self.effort != "exhaustive"
+        return self.effort != "exhaustive" or record.effort == "exhaustive"
 
-    def _tune(
+    def _share(self, start: float, problems: int) -> float | None:
+        """Until when the next of so many problems may be measured."""
+        if not self.budget:
+            return None
+        now = time.monotonic()
+        return now + max(0.0, start + self.budget - now) / problems
+
+    def _compile(
+        self, plans: Sequence[_Plan], device: Device, start: float, progress: Progress
+    ) -> Mapping[KernelSpec, Artifact | CompileFailed]:
+        # The best of each problem first, then the second of each: a budget leaves all with some.
+        rows = itertools.zip_longest(*(plan.specs() for plan in plans))
+        wanted = list(dict.fromkeys(spec for row in rows for spec in row if spec is not None))
+        if not wanted:
+            return {}
+        deadline = start + COMPILE_SHARE * self.budget if self.budget else None
+        count(compiled=len(wanted))
+        return self.compile(
+            wanted,
+            device.arch.name,
+            device.backend,
+            deadline=deadline,
+            progress=lambda done, total: progress("compile", done, total, ""),
+        )
+
+    def _settle(
         self,
-        problem: GemmProblem,
+        plan: _Plan,
         device: Device,
-        *,
-        key: RecordKey | None,
-        held: TuningRecord | None,
-        again: bool,
+        artifacts: Mapping[KernelSpec, Artifact | CompileFailed],
+        deadline: float | None,
     ) -> TuningRecord:
-        """Measure and store; `again` measures even what the held record has measured."""
-        configs = self.select(problem, device)
-        if held is not None and not again:
-            configs = [c for c in configs if held.measured(c) is None]
-        elif held is not None and held.best is not None and held.best not in configs:
-            # The incumbent is measured beside its challengers, on the same day.
-            configs.append(held.best)
-        measurements = self._run(problem, device, configs)
-        incumbent = held.best if held is not None else None
-        environment = key.environment if key is not None else _UNKNOWN
+        """Measure one problem and store what came of it."""
+        results = self._run(plan, device, artifacts, deadline)
+        tried = [m for m in results if m.tried]
+        incumbent = plan.held.best if plan.held is not None else None
         record = TuningRecord(
-            key=target_key(problem, device),
-            environment=environment,
-            measurements=tuple(measurements),
-            best=choose(measurements, incumbent=incumbent),
+            key=target_key(plan.problem, device),
+            environment=plan.key.environment if plan.key is not None else _UNKNOWN,
+            measurements=tuple(tried),
+            best=choose(tried, incumbent=incumbent),
             created=now_utc(),
             device=device.name,
             clock=device.clock,
-            effort=self.effort,
+            effort=self.effort if len(tried) == len(results) else "partial",
         )
-        if record.best is None and not (held is not None and held.best is not None):
-            log.warning("no candidate for %s works; see inductor-flydsl explain", problem)
-        if key is not None:
+        if tried and record.best is None and incumbent is None:
+            log.warning("no candidate for %s works; see inductor-flydsl explain", plan.problem)
+        if plan.key is not None and (tried or not results):
             record = self._put(record)
             if self.store.mode == "refresh":
-                self._refreshed[key] = record
-        _count(tuned=1)
-        _remember(record, measured=len(measurements))
-        return record
+                self._refreshed[plan.key] = record
+        elif plan.held is not None:
+            record = plan.held
+        count(tuned=int(bool(tried or not results)))
+        remember(record, measured=len([m for m in tried if m not in plan.carried]))
+        untried = [m for m in results if not m.tried and record.measured(m.config) is None]
+        return replace(record, measurements=(*record.measurements, *untried))
 
     def select(self, problem: GemmProblem, device: Device) -> list[GemmConfig]:
         """The configurations that this tuner would measure, the most promising first."""
@@ -206,25 +326,49 @@ class Tuner:
         return [config for config, _ in ranked]
 
     def _run(
-        self, problem: GemmProblem, device: Device, configs: Sequence[GemmConfig]
+        self,
+        plan: _Plan,
+        device: Device,
+        artifacts: Mapping[KernelSpec, Artifact | CompileFailed],
+        deadline: float | None,
     ) -> list[Measurement]:
-        specs = {config: KernelSpec.of(problem, config) for config in configs}
-        wanted = list(dict.fromkeys(specs.values()))
-        artifacts = self.compile(wanted, device.arch.name, device.backend) if wanted else {}
-        _count(compiled=len(wanted))
-        measurements = []
-        for config, spec in specs.items():
-            artifact = artifacts[spec]
-            if isinstance(artifact, CompileFailed):
-                measurement = _failed(device, config, f"CompileFailed: {artifact}")
+        """A measurement of every candidate, in the plan's order, then the carried ones."""
+        built: list[tuple[GemmConfig, Any]] = []
+        results: dict[GemmConfig, Measurement] = {}
+        for config, spec in zip(plan.configs, plan.specs(), strict=True):
+            artifact = artifacts.get(spec)
+            if artifact is None:
+                reason = f"{NOT_MEASURED}: the budget ran out before it was compiled"
+                results[config] = _failed(device, config, reason)
+            elif isinstance(artifact, CompileFailed):
+                results[config] = _failed(device, config, f"CompileFailed: {artifact}")
             else:
-                measurement = self.measure(device, artifact, problem, config)
-                _count(measured=1)
-            if not measurement.ok:
-                _count(rejected=1)
-                log.warning("%s for %s rejected: %s", config.name, problem, measurement.failure)
-            measurements.append(measurement)
-        return measurements
+                built.append((config, artifact))
+        if built:
+            measured = self.measure(device, built, plan.problem, deadline)
+            results |= {m.config: m for m in measured}
+            count(measured=sum(m.tried for m in measured))
+        for m in results.values():
+            if not m.ok and m.tried:
+                count(rejected=1)
+                log.warning("%s for %s rejected: %s", m.config.name, plan.problem, m.failure)
+        return [*(results[config] for config in plan.configs), *plan.carried]
+
+    def held_contest(
+        self, problem: GemmProblem, device: Device, entries: Iterable[tuple[str, str, float]]
+    ) -> None:
+        """Add a benchmark against other backends to the record of a problem, if there is one.
+
+        Args:
+            problem, device: name the record.
+            entries: (backend, name of the choice, µs), on the record's clock.
+        """
+        key = self.key(problem, device)
+        held = self.store.peek(key) if key is not None and self.store.writes else None
+        if held is None:
+            return
+        ordered = tuple(sorted(entries, key=lambda entry: entry[2]))
+        self._put(replace(held, contest=Contest(entries=ordered, held_at=now_utc())))
 
     def _put(self, record: TuningRecord) -> TuningRecord:
         try:
@@ -232,7 +376,7 @@ class Tuner:
         except StoreUnwritable as error:
             if self.must_store:
                 raise
-            _warn_once(str(error))
+            warn_once(str(error))
             return record
 
 
@@ -250,135 +394,71 @@ def _failed(device: Device, config: GemmConfig, reason: str) -> Measurement:
     )
 
 
-def target_key(problem: GemmProblem, device: Device) -> TargetKey:
-    """What a record on this device is filed under, apart from versions."""
-    units = device.environment().get("compute_units", device.arch.compute_units)
-    return TargetKey(
-        problem=problem,
-        arch=device.arch.name,
-        device=device.name.split(":", 1)[0],
-        clock=device.clock,
-        compute_units=int(units),
-    )
-
-
-def environment_key(device: Device) -> EnvironmentKey:
-    """The versions that measurements on this device depend on.
-
-    Raises:
-        MissingDependency: flydsl is needed for the device's kernels and not there.
-    """
-    about = {k: str(v) for k, v in device.environment().items() if k != "compute_units"}
-    if device.backend == "reference":
-        sources = flydsl = "none"
-    else:
-        from . import compiler
-
-        sources = compiler.source_fingerprint()
-        flydsl = compiler.flydsl_version()
-    return EnvironmentKey(
-        sources=sources,
-        flydsl=flydsl,
-        plugin=__version__,
-        device=tuple(sorted(about.items())),
-    )
-
-
-def miss_report(problem: GemmProblem, key: RecordKey | None, store: Store) -> str:
-    """Why there is no record: in words, with the fields that differ from the nearest one."""
-    text = f"no tuning record for {problem} in {store.root}"
-    if key is None:
-        return f"{text}: flydsl is not usable here, so its kernels' version cannot be told"
-    text += f" (key {key.id}, clock {key.target.clock.value})"
-    found = store.nearest(key)
-    if found is None:
-        return f"{text}; the store has no records; run inductor-flydsl tune"
-    nearest, fields = found
-    detail = "; ".join(str(f) for f in fields)
-    return f"{text}; the nearest, {nearest.id}, differs in {detail}; run inductor-flydsl tune"
-
-
 _lock = threading.Lock()
-_stats = TunerStats()
-_history: list[tuple[TuningRecord, int]] = []
-_warned: set[str] = set()
-HISTORY_LENGTH = 1000
+_tuners: dict[tuple[object, ...], Tuner] = {}
 
 
-def _count(**more: int) -> None:
-    global _stats
-    with _lock:
-        _stats = replace(_stats, **{n: getattr(_stats, n) + v for n, v in more.items()})
-
-
-def _remember(record: TuningRecord, *, measured: int) -> None:
-    with _lock:
-        _history.append((record, measured))
-        del _history[:-HISTORY_LENGTH]
-
-
-def _warn_once(text: str) -> None:
-    with _lock:
-        new = text not in _warned
-        _warned.add(text)
-    if new:
-        log.warning("%s", text)
-
-
-def stats() -> TunerStats:
-    """The counts of this process so far."""
-    return _stats
-
-
-def history() -> list[tuple[TuningRecord, int]]:
-    """What `Tuner.tune` returned in this process, oldest first, each with the number of
-    candidates that were measured for it (0 for one found in the store); the last thousand."""
-    with _lock:
-        return list(_history)
-
-
-def default_tuner(*, effort: str | None = None, must_store: bool = False) -> Tuner:
+def default_tuner(
+    *,
+    effort: str | None = None,
+    budget: float | None = None,
+    must_store: bool = False,
+    complete: bool = False,
+) -> Tuner:
     """A tuner on the real compiler, the real measuring and the store that the settings name.
+
+    Args:
+        effort, budget: as the settings of that name; None asks them.
+        must_store, complete: as `Tuner` has them.
 
     Raises:
         SettingError: a setting is unusable.
     """
     now = settings.current()
     wanted, _ = settings.resolve("effort", effort)
-    identity = (now.cache_dir, now.cache, wanted, now.jobs, must_store)
+    seconds, _ = settings.resolve("budget", budget)
+    limits = (now.jobs, now.measure_timeout, seconds)
+    identity = (now.cache_dir, now.cache, wanted, limits, must_store, complete)
     with _lock:
         if identity not in _tuners:
             _tuners[identity] = Tuner(
-                store=Store(now.cache_dir, now.cache),
+                store=Store.over(now.cache_dir, now.cache),
                 compile=_compile_with(now.jobs),
-                measure=_measure,
+                measure=_measure_with(now.measure_timeout),
                 environment=environment_key,
                 effort=wanted,
                 must_store=must_store,
+                budget=seconds,
+                complete=complete,
             )
         return _tuners[identity]
 
 
-_tuners: dict[tuple[object, ...], Tuner] = {}
-
-
 def _compile_with(jobs: int) -> Compile:
     def compile(
-        specs: Sequence[KernelSpec], arch: str, backend: str
+        specs: Sequence[KernelSpec], arch: str, backend: str, **options: Any
     ) -> Mapping[KernelSpec, Artifact | CompileFailed]:
         from . import compiler
 
-        return compiler.compile_many(specs, arch, backend, jobs)
+        return compiler.compile_many(specs, arch, backend, jobs, **options)
 
     return compile
 
 
-def _measure(
-    device: Device, artifact: Artifact, problem: GemmProblem, config: GemmConfig
-) -> Measurement:
-    from .measure import measure
+def _measure_with(timeout: float) -> Measure:
+    def measure(
+        device: Device, candidates: Candidates, problem: GemmProblem, deadline: float | None
+    ) -> list[Measurement]:
+        # On a GPU a bad kernel takes its process down or hangs it; nothing there raises.
+        if device.backend == "rocm":
+            from .isolation import measure_isolated
 
-    return measure(device, artifact, problem, config)
+            return measure_isolated(device, candidates, problem, timeout=timeout, deadline=deadline)
+        from .measure import measure_many
+
+        return measure_many(device, candidates, problem, deadline=deadline)
+
+    return measure
 
 
 def tune(

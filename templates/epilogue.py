@@ -1,4 +1,5 @@
-"""From accumulators to C: through LDS, so that stores run along the rows of C."""
+"""From accumulators to C: the fused pointwise program, then through LDS, so that stores run along
+the rows of C."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import flydsl.expr as fx
 
 from ..config import C_PAD_BYTES
 from . import ops
+from .pointwise import QUAD, TYPES, QuadOps
 from .workgroup import Workgroup
 
 
@@ -30,12 +32,14 @@ def c_pitch(spec: Any) -> int:
 
 
 def store_tile(wg: Workgroup, blocks: list[Block]) -> None:
-    """Convert the accumulators and store the tile; nothing outside C is written.
+    """Compute what C holds from the accumulators and store it; nothing outside C is written.
 
     Args:
         wg: the workgroup.
         blocks: all of this wave's, together with the other waves' the whole tile.
     """
+    if wg.spec.fusion is not None:
+        blocks = _fused(wg, blocks)
     # DMAs of K steps past the end may still be in flight, into the space of this tile.
     ops.wait(vmcnt=0, lgkmcnt=0)
     ops.barrier()
@@ -45,13 +49,73 @@ def store_tile(wg: Workgroup, blocks: list[Block]) -> None:
     _write_rows(wg)
 
 
+def _fused(wg: Workgroup, blocks: list[Block]) -> list[Block]:
+    fusion = wg.spec.fusion
+    readers = [_TensorReader(wg, i) for i in range(len(fusion.tensors))]
+    done = []
+    for block in blocks:
+        tensors = [reader.quad(block) for reader in readers]
+        value = fusion.evaluate(QuadOps(), block.value, tensors)
+        done.append(Block(value, block.row, block.column))
+    return done
+
+
+class _TensorReader:
+    """One operand of the epilogue, read where a lane's four elements of C are."""
+
+    def __init__(self, wg: Workgroup, index: int) -> None:
+        self.tensor = wg.spec.fusion.tensors[index]
+        self.kind = TYPES[self.tensor.dtype.value]
+        self.size = self.tensor.dtype.bytes
+        sizes = wg.sizes
+        batch, row, column = (
+            getattr(sizes, f"t{index}_{axis}") for axis in ("batch", "row", "column")
+        )
+        self.row_stride = row if self.tensor.along_m else fx.Int32(0)
+        self.column_stride = column if self.tensor.along_n else fx.Int32(0)
+        lane = fx.thread_idx.x % 64
+        self.row, self.column = lane % 16, lane // 16 * QUAD
+        self.rows_left, self.columns_left = sizes.m - wg.m0, sizes.n - wg.n0
+        skipped = fx.Int64(wg.m0) * fx.Int64(self.row_stride)
+        skipped = skipped + fx.Int64(wg.n0) * fx.Int64(self.column_stride)
+        if wg.spec.batched:
+            skipped = skipped + fx.Int64(fx.block_idx.y) * fx.Int64(batch)
+        last = (self.rows_left - 1) * self.row_stride
+        last = last + (self.columns_left - 1) * self.column_stride
+        # Whole dwords: the range check of a buffer load works on dwords.
+        extent = ((last + 1) * self.size + 3) & -4
+        self.rsrc = ops.buffer(wg.addresses[f"t{index}"] + skipped * self.size, extent)
+
+    def quad(self, block: Block) -> fx.Vector:
+        """4 fp32: the tensor at the lane's row and its four columns of a block."""
+        row, column = block.row + self.row, block.column + self.column
+        if not self.tensor.along_n:
+            value = self._load(row, column)
+            return fx.Vector.from_elements([value] * QUAD, fx.Float32)
+        if self.tensor.quads:
+            offset = self._offset(row, column)
+            values = ops.buffer_load_elements(self.rsrc, offset, QUAD, self.kind)
+            return values if self.size == 4 else values.to(fx.Float32)
+        elements = [self._load(row, column + i) for i in range(QUAD)]
+        return fx.Vector.from_elements(elements, fx.Float32)
+
+    def _offset(self, row: Any, column: Any) -> Any:
+        inside = (row < self.rows_left) & (column < self.columns_left)
+        offset = (row * self.row_stride + column * self.column_stride) * self.size
+        return inside.select(offset, fx.Int32(ops.OUT_OF_RANGE))
+
+    def _load(self, row: Any, column: Any) -> Any:
+        value = ops.buffer_load(self.rsrc, self._offset(row, column), self.kind)
+        return value if self.size == 4 else value.to(fx.Float32)
+
+
 def _shuffle(wg: Workgroup, blocks: list[Block]) -> None:
     pitch, size = c_pitch(wg.spec), wg.spec.out_dtype.bytes
     lane = fx.thread_idx.x % 64
-    base = wg.lds + lane % 16 * pitch + lane // 16 * 4 * size
+    base = wg.lds + lane % 16 * pitch + lane // 16 * QUAD * size
     for block in blocks:
         value = block.value if size == 4 else block.value.to(wg.out_dtype)
-        ops.lds_store(value, base + block.row * pitch + block.column * size, 4 * size)
+        ops.lds_store(value, base + block.row * pitch + block.column * size, QUAD * size)
 
 
 def _write_rows(wg: Workgroup) -> None:
@@ -60,9 +124,10 @@ def _write_rows(wg: Workgroup) -> None:
     size, width = spec.out_dtype.bytes, spec.store_bytes
     per_row = config.tile_n * size // width
     units = config.tile_m * per_row
-    start = wg.c + (fx.Int64(wg.m0) * fx.Int64(sizes.ldc) + fx.Int64(wg.n0)) * size
+    start = (fx.Int64(wg.m0) * fx.Int64(sizes.ldc) + fx.Int64(wg.n0)) * size
     rows_left, columns_left = sizes.m - wg.m0, sizes.n - wg.n0
-    rsrc = ops.buffer(start, ((rows_left - 1) * sizes.ldc + columns_left) * size)
+    extent = ((rows_left - 1) * sizes.ldc + columns_left) * size
+    rsrc = ops.buffer(wg.addresses["c"] + start, extent)
     for first in range(0, units, config.threads):
         unit = fx.thread_idx.x + first
         row, column = unit // per_row, unit % per_row * (width // size)

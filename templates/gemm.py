@@ -10,8 +10,8 @@ from typing import Any
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
+from ..signature import INTEGERS, POINTERS
 from . import hti, staged
-from .signature import INTEGERS, POINTERS
 from .workgroup import Sizes, Workgroup
 
 BODIES = {"staged": staged.body, "hti": hti.body}
@@ -33,6 +33,12 @@ def build(spec: Any) -> Any:
         c: fx.Pointer,
         a: fx.Pointer,
         b: fx.Pointer,
+        t0: fx.Pointer,
+        t1: fx.Pointer,
+        t2: fx.Pointer,
+        t3: fx.Pointer,
+        workspace: fx.Pointer,
+        counters: fx.Pointer,
         m: fx.Int32,
         n: fx.Int32,
         k: fx.Int32,
@@ -42,10 +48,55 @@ def build(spec: Any) -> Any:
         a_inner: fx.Int32,
         b_inner: fx.Int32,
         grid: fx.Int32,
+        k_split: fx.Int32,
+        batch: fx.Int32,
+        a_batch: fx.Int32,
+        b_batch: fx.Int32,
+        c_batch: fx.Int32,
+        t0_batch: fx.Int32,
+        t0_row: fx.Int32,
+        t0_column: fx.Int32,
+        t1_batch: fx.Int32,
+        t1_row: fx.Int32,
+        t1_column: fx.Int32,
+        t2_batch: fx.Int32,
+        t2_row: fx.Int32,
+        t2_column: fx.Int32,
+        t3_batch: fx.Int32,
+        t3_row: fx.Int32,
+        t3_column: fx.Int32,
     ):
-        integers = (m, n, k, lda, ldb, ldc, a_inner, b_inner, grid)
+        pointers = (c, a, b, t0, t1, t2, t3, workspace, counters)
+        integers = (
+            m,
+            n,
+            k,
+            lda,
+            ldb,
+            ldc,
+            a_inner,
+            b_inner,
+            grid,
+            k_split,
+            batch,
+            a_batch,
+            b_batch,
+            c_batch,
+            t0_batch,
+            t0_row,
+            t0_column,
+            t1_batch,
+            t1_row,
+            t1_column,
+            t2_batch,
+            t2_row,
+            t2_column,
+            t3_batch,
+            t3_row,
+            t3_column,
+        )
+        addresses = {n: fx.Int64(fx.ptrtoint(p)) for n, p in zip(POINTERS, pointers, strict=True)}
         sizes = Sizes(**dict(zip(INTEGERS, integers, strict=True)))
-        addresses = tuple(fx.Int64(fx.ptrtoint(p)) for p in (c, a, b))
         body(Workgroup.start(spec, types, addresses, sizes))
 
     @flyc.jit
@@ -53,6 +104,12 @@ def build(spec: Any) -> Any:
         c: fx.Pointer,
         a: fx.Pointer,
         b: fx.Pointer,
+        t0: fx.Pointer,
+        t1: fx.Pointer,
+        t2: fx.Pointer,
+        t3: fx.Pointer,
+        workspace: fx.Pointer,
+        counters: fx.Pointer,
         m: fx.Int32,
         n: fx.Int32,
         k: fx.Int32,
@@ -62,11 +119,62 @@ def build(spec: Any) -> Any:
         a_inner: fx.Int32,
         b_inner: fx.Int32,
         grid: fx.Int32,
+        k_split: fx.Int32,
+        batch: fx.Int32,
+        a_batch: fx.Int32,
+        b_batch: fx.Int32,
+        c_batch: fx.Int32,
+        t0_batch: fx.Int32,
+        t0_row: fx.Int32,
+        t0_column: fx.Int32,
+        t1_batch: fx.Int32,
+        t1_row: fx.Int32,
+        t1_column: fx.Int32,
+        t2_batch: fx.Int32,
+        t2_row: fx.Int32,
+        t2_column: fx.Int32,
+        t3_batch: fx.Int32,
+        t3_row: fx.Int32,
+        t3_column: fx.Int32,
         stream: fx.Stream,
     ):
-        kernel(c, a, b, m, n, k, lda, ldb, ldc, a_inner, b_inner, grid).launch(
-            grid=(grid, 1, 1), block=(threads, 1, 1), stream=stream
-        )
+        kernel(
+            c,
+            a,
+            b,
+            t0,
+            t1,
+            t2,
+            t3,
+            workspace,
+            counters,
+            m,
+            n,
+            k,
+            lda,
+            ldb,
+            ldc,
+            a_inner,
+            b_inner,
+            grid,
+            k_split,
+            batch,
+            a_batch,
+            b_batch,
+            c_batch,
+            t0_batch,
+            t0_row,
+            t0_column,
+            t1_batch,
+            t1_row,
+            t1_column,
+            t2_batch,
+            t2_row,
+            t2_column,
+            t3_batch,
+            t3_row,
+            t3_column,
+        ).launch(grid=(grid, batch, 1), block=(threads, 1, 1), stream=stream)
 
     return launch
 

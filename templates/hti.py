@@ -22,7 +22,8 @@ import flydsl.expr as fx
 from flydsl.expr import const_expr, range_constexpr
 
 from . import ops
-from .epilogue import Block, store_tile
+from .epilogue import Block
+from .finish import finish
 from .loads import Operand, masked, tail_masks
 from .workgroup import Workgroup
 
@@ -42,7 +43,7 @@ def body(wg: Workgroup) -> None:
     b_lds = wg.lds + 2 * STAGES * a0.g.bytes
     b0 = wg.operand_b(half_n, 0, b_lds)
     b1 = wg.operand_b(half_n, half_n, b_lds + STAGES * b0.g.bytes)
-    acc = multiply_halves(wg.spec, (a0, a1), (b0, b1), wg.wave, wg.sizes.k)
+    acc = multiply_halves(wg.spec, (a0, a1), (b0, b1), wg.wave, wg.k)
     across_m, across_n = a0.g.fragments, b0.g.fragments
     blocks = []
     for (i, j), quarter in zip(QUARTERS, range(4), strict=True):
@@ -52,7 +53,7 @@ def body(wg: Workgroup) -> None:
             for n in range(across_n):
                 value = acc[(quarter * across_m + m) * across_n + n]
                 blocks.append(Block(value, row + m * 16, column + n * 16))
-    store_tile(wg, blocks)
+    finish(wg, blocks)
 
 
 class Step:

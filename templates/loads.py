@@ -80,8 +80,8 @@ class Operand:
         geometry: its compile-time shape.
         lds: LDS byte address of stage 0.
         address: global byte address of the operand.
-        origin: first row of the tile (M or N), in elements.
-        extents: (rows, k) of the whole operand, in elements.
+        origin: (row, k) at which the tile begins, in elements.
+        extents: rows of the whole operand and K elements from the origin on.
         strides: (row stride, k stride), in elements.
     """
 
@@ -90,22 +90,25 @@ class Operand:
         geometry: Geometry,
         lds: Any,
         address: Any,
-        origin: Any,
+        origin: tuple[Any, Any],
         *,
         extents: tuple[Any, Any],
         strides: tuple[Any, Any],
     ) -> None:
         self.g = geometry
         self.lds = lds
-        self.rows_left = extents[0] - origin
+        self.rows_left = extents[0] - origin[0]
         self.k = extents[1]
         self.row_stride, self.k_stride = strides
-        self.address = address + fx.Int64(origin) * fx.Int64(self.row_stride) * 2
+        rows, k0 = (fx.Int64(o) for o in origin)
+        skipped = rows * fx.Int64(self.row_stride) + k0 * fx.Int64(self.k_stride)
+        self.address = address + skipped * 2
         last = (self.rows_left - 1) * self.row_stride + (self.k - 1) * self.k_stride
         # Whole dwords: the range check of a buffer load works on dwords.
         bytes_left = ((last + 1) * 2 + 3) & -4
-        # A tile that is cut into halves may begin past the end of the operand.
-        self.bytes = (self.rows_left > 0).select(bytes_left, fx.Int32(0))
+        # A half of a tile, or the last split of K, may begin past the end of the operand.
+        inside = (self.rows_left > 0) & (self.k > 0)
+        self.bytes = inside.select(bytes_left, fx.Int32(0))
         self.thread = fx.thread_idx.x
         self.lane = self.thread % 64
         self.offsets = self._dma_offsets() if geometry.load != "gather" else []

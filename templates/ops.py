@@ -29,10 +29,9 @@ def lds_pointer(address: fx.Int32) -> ir.Value:
 
 def buffer(address: fx.Int64, num_bytes: fx.Int32) -> ir.Value:
     """A raw buffer descriptor over ``num_bytes`` from a global byte address."""
-    base = llvm.inttoptr(ir.Type.parse("!llvm.ptr<1>"), as_ir_value(address))
     return dialect.make_buffer_rsrc(
         ir.Type.parse("!llvm.ptr<8>"),
-        base,
+        _global_pointer(address),
         fx.Int16(0).ir_value(),
         as_ir_value(fx.Int64(num_bytes)),
         fx.Int32(RAW_BUFFER_FLAGS).ir_value(),
@@ -62,6 +61,58 @@ def buffer_load(rsrc: ir.Value, offset: fx.Int32, dtype: Any) -> Any:
         dtype.ir_type, rsrc, as_ir_value(offset), fx.Int32(0).ir_value(), aux=0
     )
     return dtype(value)
+
+
+def buffer_load_elements(rsrc: ir.Value, offset: fx.Int32, count: int, dtype: Any) -> fx.Vector:
+    """Load ``count`` neighbours of ``dtype`` a lane, at an offset that their size divides."""
+    words = count * dtype.width // 32
+    kind = fx.Vector.make_type(words, fx.Int32)
+    zero = fx.Int32(0).ir_value()
+    value = rocdl.raw_ptr_buffer_load(kind, rsrc, as_ir_value(offset), zero, aux=0)
+    return fx.Vector(value).bitcast(dtype)
+
+
+def buffer_load_quad(rsrc: ir.Value, offset: fx.Int32) -> fx.Vector:
+    """Load 4 fp32 a lane."""
+    return buffer_load_elements(rsrc, offset, 4, fx.Float32)
+
+
+def _global_pointer(address: fx.Int64) -> ir.Value:
+    return llvm.inttoptr(ir.Type.parse("!llvm.ptr<1>"), as_ir_value(address))
+
+
+def atomic_add(address: fx.Int64, value: int) -> fx.Int32:
+    """Add to a word that all compute units share; returns what it held before."""
+    done = llvm.AtomicRMWOp(
+        llvm.AtomicBinOp.add,
+        _global_pointer(address),
+        fx.Int32(value).ir_value(),
+        llvm.AtomicOrdering.monotonic,
+        syncscope="agent",
+        alignment=4,
+    )
+    return fx.Int32(done.result)
+
+
+def store_word(address: fx.Int64, value: int) -> None:
+    """Store a word that all compute units share."""
+    llvm.StoreOp(
+        fx.Int32(value).ir_value(),
+        _global_pointer(address),
+        alignment=4,
+        ordering=llvm.AtomicOrdering.monotonic,
+        syncscope="agent",
+    )
+
+
+def fence(ordering: str) -> None:
+    """Order this wave's memory accesses for all compute units: ``acquire`` or ``release``."""
+    llvm.FenceOp(getattr(llvm.AtomicOrdering, ordering), syncscope="agent")
+
+
+def uniform(value: fx.Int32) -> fx.Int32:
+    """A value that is the same in all lanes, as a scalar."""
+    return fx.Int32(rocdl.readfirstlane(fx.Int32.ir_type, value))
 
 
 def buffer_store(value: Any, rsrc: ir.Value, offset: fx.Int32) -> None:

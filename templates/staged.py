@@ -14,7 +14,8 @@ import flydsl.expr as fx
 from flydsl.expr import const_expr, range_constexpr
 
 from . import ops
-from .epilogue import Block, store_tile
+from .epilogue import Block
+from .finish import finish
 from .loads import Operand, masked, tail_masks
 from .workgroup import Workgroup
 
@@ -24,14 +25,14 @@ def body(wg: Workgroup) -> None:
     config = wg.spec.config
     a = wg.operand_a(config.tile_m, 0, wg.lds)
     b = wg.operand_b(config.tile_n, 0, wg.lds + config.stages * a.g.bytes)
-    acc = multiply_ring(wg.spec, a, b, wg.wave, wg.sizes.k)
+    acc = multiply_ring(wg.spec, a, b, wg.wave, wg.k)
     rows, columns = wg.wave[0] * (a.g.fragments * 16), wg.wave[1] * (b.g.fragments * 16)
     blocks = [
         Block(acc[m * b.g.fragments + n], rows + m * 16, columns + n * 16)
         for m in range(a.g.fragments)
         for n in range(b.g.fragments)
     ]
-    store_tile(wg, blocks)
+    finish(wg, blocks)
 
 
 class Stage:

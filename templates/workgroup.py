@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Any
 
 import flydsl.expr as fx
 
+from ..signature import INTEGERS
 from .loads import Geometry, Operand
 from .tiles import group_along_m, remap_xcd
 
-
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """The integers of a launch, as FlyDSL values; `signature.INTEGERS` names them."""
-
-    m: Any
-    n: Any
-    k: Any
-    lda: Any
-    ldb: Any
-    ldc: Any
-    a_inner: Any
-    b_inner: Any
-    grid: Any
+# The integers of a launch, as FlyDSL values.
+Sizes = make_dataclass("Sizes", [(name, Any) for name in INTEGERS], frozen=True, kw_only=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +23,10 @@ class Workgroup:
         spec: the KernelSpec.
         dtype, out_dtype: FlyDSL types.
         sizes: of the launch.
-        c, a, b: byte addresses.
+        addresses: byte address of each of `signature.POINTERS`; C, A and B of this batch.
         m0, n0: first row and column of the tile of C.
+        k0, k: first K element and K extent of this workgroup's split.
+        tile, split: index of the tile of C in the launch, and of the split of its K.
         wave: (index along M, index along N).
         lds: byte address of the workgroup's LDS.
     """
@@ -43,24 +34,33 @@ class Workgroup:
     spec: Any
     dtype: Any
     out_dtype: Any
-    sizes: Sizes
-    c: Any
-    a: Any
-    b: Any
+    sizes: Any
+    addresses: dict[str, Any]
     m0: Any
     n0: Any
+    k0: Any
+    k: Any
+    tile: Any
+    split: Any
     wave: tuple[Any, Any]
     lds: Any
 
     @classmethod
-    def start(cls, spec: Any, types: tuple[Any, Any], addresses: Any, sizes: Sizes) -> Workgroup:
+    def start(cls, spec: Any, types: tuple[Any, Any], addresses: Any, sizes: Any) -> Workgroup:
         """Find this workgroup's place in the grid."""
         config = spec.config
-        pid = fx.block_idx.x
-        if config.xcd_remap:
-            pid = remap_xcd(pid, sizes.grid)
+        pid, batch = fx.block_idx.x, fx.block_idx.y
         tiles_m = (sizes.m + (config.tile_m - 1)) // config.tile_m
         tiles_n = (sizes.n + (config.tile_n - 1)) // config.tile_n
+        k0, k, split = fx.Int32(0), sizes.k, fx.Int32(0)
+        if config.xcd_remap:
+            pid = remap_xcd(pid, sizes.grid)
+        if config.split_k > 1:
+            split, pid = pid // (tiles_m * tiles_n), pid % (tiles_m * tiles_n)
+            k0 = split * sizes.k_split
+            left = sizes.k - k0
+            k = (left < sizes.k_split).select(left, sizes.k_split)
+            k = (k > 0).select(k, fx.Int32(0))
         tile_m, tile_n = group_along_m(pid, tiles_m, tiles_n, config.group_m)
         wave = fx.thread_idx.x // 64
         storage = fx.SharedAllocator().allocate(lds_bytes(spec)).peek()
@@ -69,11 +69,13 @@ class Workgroup:
             dtype=types[0],
             out_dtype=types[1],
             sizes=sizes,
-            c=addresses[0],
-            a=addresses[1],
-            b=addresses[2],
+            addresses=_of_batch(spec, addresses, sizes, batch),
             m0=tile_m * config.tile_m,
             n0=tile_n * config.tile_n,
+            k0=k0,
+            k=k,
+            tile=batch * (tiles_m * tiles_n) + pid,
+            split=split,
             wave=(wave // config.waves_n, wave % config.waves_n),
             lds=fx.Int32(fx.ptrtoint(storage.ptr)),
         )
@@ -85,7 +87,7 @@ class Workgroup:
             rows, spec.layout.a_k_contiguous, spec.a_load, spec.config.waves_m
         )
         strides = (s.lda, s.a_inner) if geometry.k_contiguous else (s.a_inner, s.lda)
-        return Operand(geometry, lds, self.a, self.m0 + first, extents=(s.m, s.k), strides=strides)
+        return self._operand("a", geometry, lds, (self.m0 + first, s.m), strides)
 
     def operand_b(self, rows: int, first: int, lds: Any) -> Operand:
         """``rows`` columns of the tile of B from column ``first`` on, with a ring at ``lds``."""
@@ -94,7 +96,19 @@ class Workgroup:
             rows, spec.layout.b_k_contiguous, spec.b_load, spec.config.waves_n
         )
         strides = (s.ldb, s.b_inner) if geometry.k_contiguous else (s.b_inner, s.ldb)
-        return Operand(geometry, lds, self.b, self.n0 + first, extents=(s.n, s.k), strides=strides)
+        return self._operand("b", geometry, lds, (self.n0 + first, s.n), strides)
+
+    def _operand(
+        self, name: str, geometry: Geometry, lds: Any, rows: tuple[Any, Any], strides: Any
+    ) -> Operand:
+        return Operand(
+            geometry,
+            lds,
+            self.addresses[name],
+            (rows[0], self.k0),
+            extents=(rows[1], self.k),
+            strides=strides,
+        )
 
     def _geometry(self, rows: int, k_contiguous: bool, load: str, waves: int) -> Geometry:
         return Geometry(
@@ -106,6 +120,17 @@ class Workgroup:
             waves=waves,
             dtype=self.dtype,
         )
+
+
+def _of_batch(spec: Any, addresses: dict[str, Any], sizes: Any, batch: Any) -> dict[str, Any]:
+    """The addresses, with those of C, A and B moved to one batch."""
+    if not spec.batched:
+        return addresses
+    moved = dict(addresses)
+    for name, size in (("c", spec.out_dtype.bytes), ("a", 2), ("b", 2)):
+        stride = fx.Int64(getattr(sizes, f"{name}_batch"))
+        moved[name] = addresses[name] + fx.Int64(batch) * stride * size
+    return moved
 
 
 def lds_bytes(spec: Any) -> int:

@@ -184,7 +184,8 @@ def _conclude(device: Device) -> None:
     counts, kernels = tuner.stats(), compiler.stats()
     print(
         f"\n{kernels.compiled} kernels compiled, {counts.measured} candidates measured, "
-        f"{counts.hits} of {counts.lookups} lookups found in {settings.current().cache_dir}"
+        f"{counts.hits} of {counts.lookups} lookups found in "
+        f"{settings.as_text(settings.current().cache_dir)}"
     )
     if counts.measured:
         print("Run it again with INDUCTOR_FLYDSL_CACHE=require: nothing is measured any more.")

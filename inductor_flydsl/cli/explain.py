@@ -14,6 +14,9 @@ from .output import emit_json, microseconds, say, table
 def run(arguments: argparse.Namespace) -> int:
     if arguments.top < 0:
         raise UsageError("--top", arguments.top, "is negative", "use 0 or more")
+    if (arguments.problem is None) == (arguments.log is None):
+        way = "pass a problem, or --log FILE"
+        raise UsageError("PROBLEM", arguments.problem, "is not what --log explains", way)
     found = explanation.explain(GemmProblem.parse(arguments.problem), arch=arguments.arch)
     for note in found.notes:
         say(f"note: {note}")

@@ -4,42 +4,154 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
-from .. import model, settings, space
+from .. import model, settings, shapes, space
 from ..devices import Device, get_device
+from ..fleet import Job, Outcome, tune_over
 from ..problem import GemmProblem
-from ..tuner import Tuner, default_tuner, history
-from . import FAILED, OK
+from ..records import TuningRecord, now_utc
+from ..tuner import Tuner, default_tuner
+from . import FAILED, OK, UsageError
 from .cache import summary
 from .output import emit_json, microseconds, say, table
+from .progress import Progress
 
 
 def run(arguments: argparse.Namespace) -> int:
+    problems = _problems(arguments)
+    names = _devices(arguments)
+    overrides = {} if arguments.jobs is None else {"jobs": arguments.jobs}
+    with settings.scope(**overrides):
+        device = get_device(names[0])
+        tuner = default_tuner(
+            effort=arguments.effort, budget=arguments.budget, must_store=True, complete=True
+        )
+        served, refused = _served(problems, device)
+        if arguments.dry_run:
+            _dry_run(arguments, tuner, device, served)
+            return FAILED if refused else OK
+        if not tuner.store.writes:
+            say(f"INDUCTOR_FLYDSL_CACHE={tuner.store.mode}: nothing will be stored")
+        start = time.perf_counter()
+        if arguments.ray:
+            outcomes = _on_ray(arguments, names, served)
+        elif len(names) > 1:
+            outcomes = _over(arguments, names, served, tuner, device)
+        else:
+            outcomes = _here(arguments, tuner, device, served)
+    _print(arguments, outcomes)
+    measured = sum(o.measured for o in outcomes)
+    say(f"{measured} candidates measured in {time.perf_counter() - start:.1f} s of wall time")
+    worked = all(o.record is not None and o.record.best is not None for o in outcomes)
+    return OK if worked and not refused else FAILED
+
+
+def _problems(arguments: argparse.Namespace) -> list[GemmProblem]:
     problems = [GemmProblem.parse(text) for text in arguments.problems]
-    device = get_device(arguments.device)
-    tuner = default_tuner(effort=arguments.effort, must_store=True)
+    for name in arguments.shapes:
+        problems += shapes.read(Path(name))
+    if not problems:
+        way = "pass M,N,K or --shapes FILE"
+        raise UsageError("PROBLEM", " ".join(arguments.shapes), "names no problem", way)
+    return list(dict.fromkeys(problems))
+
+
+def _devices(arguments: argparse.Namespace) -> list[str]:
+    names = arguments.device or [settings.resolve("device")[0]]
+    if "hip:all" in names:
+        import torch
+
+        count = torch.cuda.device_count() if torch.version.hip else 0
+        every = [f"hip:{index}" for index in range(count)] or ["hip"]
+        names = [n for name in names for n in (every if name == "hip:all" else [name])]
+    for name in names:
+        settings.resolve("device", name)
+    kinds = {name.partition(":")[0] for name in names}
+    if len(kinds) > 1:
+        raise UsageError("--device", ", ".join(names), "mixes kinds", "tune one kind at a time")
+    return names
+
+
+def _served(problems: list[GemmProblem], device: Device) -> tuple[list[GemmProblem], bool]:
+    """The problems that have kernels, and whether others had to be refused."""
     refused = {p: why for p in problems if (why := space.problem_limit(p, device.arch))}
     for problem, why in refused.items():
         say(f"{problem}: no kernel, because {why}")
-    served = [p for p in dict.fromkeys(problems) if p not in refused]
-    if arguments.dry_run:
-        _dry_run(arguments, tuner, device, served)
-        return FAILED if refused else OK
-    if not tuner.store.writes:
-        say(f"INDUCTOR_FLYDSL_CACHE={tuner.store.mode}: nothing will be stored")
-    rows = []
-    for number, problem in enumerate(served, start=1):
-        say(f"[{number}/{len(served)}] {problem} on {device.name}")
-        start = time.perf_counter()
-        tuner.tune(problem, device, force=arguments.force)
-        record, measured = history()[-1]
-        rows.append(summary(record) | {"measured_now": measured})
-        say(f"  {measured} measured in {time.perf_counter() - start:.1f} s of wall time")
-    _print(arguments, rows)
-    return FAILED if refused or any(row["best"] is None for row in rows) else OK
+    return [p for p in problems if p not in refused], bool(refused)
 
 
-def _print(arguments: argparse.Namespace, rows: list[dict[str, object]]) -> None:
+def _job(arguments: argparse.Namespace) -> Job:
+    return Job(effort=arguments.effort, force=arguments.force, budget=arguments.budget)
+
+
+def _here(
+    arguments: argparse.Namespace, tuner: Tuner, device: Device, problems: list[GemmProblem]
+) -> list[Outcome]:
+    if not problems:
+        return []
+    progress = Progress()
+    start = now_utc()
+    try:
+        records = tuner.tune_many(problems, device, force=arguments.force, progress=progress)
+    finally:
+        progress.close()
+    return [
+        Outcome(problem=p, device=device.name, record=r, measured=_since(start, r))
+        for p, r in zip(problems, records, strict=True)
+    ]
+
+
+def _since(start: str, record: TuningRecord) -> int:
+    return sum(m.tried and m.measured_at >= start for m in record.measurements)
+
+
+def _over(
+    arguments: argparse.Namespace,
+    names: list[str],
+    problems: list[GemmProblem],
+    tuner: Tuner,
+    device: Device,
+) -> list[Outcome]:
+    progress, outcomes = Progress(), []
+
+    def done(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        text = f"{outcome.problem} on {outcome.device}"
+        progress("measure", len(outcomes), len(problems), text)
+
+    try:
+        progress("compile", 0, len(problems), f"candidates of {len(problems)} problems")
+        tuner.precompile(problems, device)
+        return tune_over(names, problems, _job(arguments), done)
+    finally:
+        progress.close()
+
+
+def _on_ray(
+    arguments: argparse.Namespace, names: list[str], problems: list[GemmProblem]
+) -> list[Outcome]:
+    from ..fleet_ray import tune_on_ray
+
+    progress, outcomes = Progress(), []
+
+    def done(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        progress("measure", len(outcomes), len(problems), str(outcome.problem))
+
+    try:
+        return tune_on_ray(arguments.ray, names[0], problems, _job(arguments), done)
+    finally:
+        progress.close()
+
+
+def _print(arguments: argparse.Namespace, outcomes: list[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.record is None:
+            say(f"{outcome.problem} on {outcome.device}: {outcome.error}")
+    rows = [
+        summary(o.record) | {"measured_now": o.measured} for o in outcomes if o.record is not None
+    ]
     if arguments.json:
         emit_json(rows)
         return
@@ -90,4 +202,5 @@ def _dry_run(
         print(f"{problem} on {device.name}: would measure {len(ranked)}")
         rows = [(c.name, microseconds(p.us)) for c, p in ranked]
         print(table(("CONFIG", f"US ({model.CLOCK})"), rows, indent="  "))
-    say(f"effort {tuner.effort}, store {settings.current().cache_dir}; nothing was measured")
+    store = settings.as_text(settings.current().cache_dir)
+    say(f"effort {tuner.effort}, store {store}; nothing was measured")

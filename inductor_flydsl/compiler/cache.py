@@ -137,7 +137,9 @@ def adopt(spec: KernelSpec, arch: str, backend: str, *, compiled: bool) -> Artif
     """
     artifact = _read(spec, arch, backend, artifact_key(spec, arch, backend))
     if artifact is None:
-        return CompileFailed(f"{spec.name}: the compiled kernel is gone from {artifact_directory()}")
+        return CompileFailed(
+            f"{spec.name}: the compiled kernel is gone from {artifact_directory()}"
+        )
     count("compiled" if compiled else "disk_hits")
     _keep(artifact)
     return artifact

@@ -51,8 +51,8 @@ def _sources() -> list[Path]:
     kernels = sorted(templates.glob("*.py"))
     if not kernels:
         raise MissingDependency(f"no kernel sources in {templates}; reinstall inductor-flydsl")
-    bridge = Path(__file__).with_name("flydsl_bridge.py")
-    return [*kernels, package / "config.py", bridge]
+    around = ("config.py", "fusion.py", "signature.py", "compiler/flydsl_bridge.py")
+    return [*kernels, *(package / name for name in around)]
 
 
 @functools.cache

@@ -4,40 +4,48 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import LaunchFailed
+from ..signature import INTEGERS, POINTERS
 from .artifact import Artifact
 
-_POINTERS = 3
 _loaded: dict[tuple[str, str], HostFunction] = {}
 _lock = threading.Lock()
 
 
 class HostFunction:
-    """FlyDSL's host launcher of one kernel, with its argument slots laid out once a thread.
+    """FlyDSL's host launcher of one kernel.
 
     Args:
         keep: whatever must outlive the launches.
         function: takes a pointer to an array of argument pointers.
-        integers: how many 32-bit integers follow the three pointers.
     """
 
-    def __init__(self, keep: Any, function: Any, integers: int) -> None:
+    def __init__(self, keep: Any, function: Any) -> None:
         self._keep = keep
         self._function = function
-        self._integers = integers
 
-    def bind(self, integers: tuple[int, ...]) -> BoundLaunch:
-        """Fix the integers; what is left to pass at a call are three addresses and a stream."""
-        if len(integers) != self._integers:
-            raise LaunchFailed(f"{self._integers} integers are needed, got {len(integers)}")
-        return BoundLaunch(self._function, integers, self)
+    def bind(self, integers: Mapping[str, int]) -> BoundLaunch:
+        """Fix the integers; what is left to pass at a call are addresses and a stream.
+
+        Args:
+            integers: by names of `signature.INTEGERS`; the rest are zero.
+
+        Raises:
+            LaunchFailed: a name that no kernel takes.
+        """
+        unknown = set(integers) - set(INTEGERS)
+        if unknown:
+            raise LaunchFailed(f"kernels take no {sorted(unknown)}; they take {INTEGERS}")
+        values = tuple(integers.get(name, 0) for name in INTEGERS)
+        return BoundLaunch(self._function, values, self)
 
 
 class BoundLaunch:
-    """One kernel with its integers fixed: ``launch(c, a, b, stream)`` of plain addresses."""
+    """One kernel with its integers fixed; its argument slots are laid out once a thread."""
 
     def __init__(self, function: Any, integers: tuple[int, ...], keep: Any) -> None:
         self._function = function
@@ -46,16 +54,25 @@ class BoundLaunch:
         self._slots = threading.local()
 
     def _make_slots(self) -> tuple[Any, ...]:
-        pointers = [ctypes.c_void_p() for _ in range(_POINTERS)]
+        pointers = {name: ctypes.c_void_p() for name in POINTERS}
         values = [ctypes.c_int32(v) for v in self._integers]
         stream = ctypes.c_void_p()
-        slots = [*pointers, *values, stream]
+        slots = [*pointers.values(), *values, stream]
         packed = (ctypes.c_void_p * len(slots))(*(ctypes.addressof(s) for s in slots))
-        made = (*pointers, stream, packed, values)
+        made = (pointers["c"], pointers["a"], pointers["b"], stream, packed, pointers, values)
         self._slots.made = made
         return made
 
-    def __call__(self, c: int, a: int, b: int, stream: int | None) -> None:
+    def __call__(
+        self, c: int, a: int, b: int, stream: int | None, others: Mapping[str, int] | None = None
+    ) -> None:
+        """Launch.
+
+        Args:
+            c, a, b: byte addresses.
+            stream: handle of the stream, None for the default one.
+            others: byte addresses by names of `signature.POINTERS`.
+        """
         try:
             made = self._slots.made
         except AttributeError:
@@ -64,6 +81,9 @@ class BoundLaunch:
         made[1].value = a
         made[2].value = b
         made[3].value = stream
+        if others:
+            for name, address in others.items():
+                made[5][name].value = address
         self._function(made[4])
 
 
@@ -85,7 +105,6 @@ def load(artifact: Artifact, runtime_library: Path | None = None) -> HostFunctio
 
 
 def _load(artifact: Artifact, runtime_library: Path | None) -> HostFunction:
-    from ..templates.signature import INTEGERS
     from .flydsl_bridge import executable
 
     if artifact.path is None:
@@ -95,4 +114,4 @@ def _load(artifact: Artifact, runtime_library: Path | None) -> HostFunction:
         keep, function = executable(payload, artifact.arch, artifact.backend, runtime_library)
     except Exception as error:
         raise LaunchFailed(f"{artifact.spec.name} cannot be loaded: {error}") from error
-    return HostFunction(keep, function, len(INTEGERS))
+    return HostFunction(keep, function)

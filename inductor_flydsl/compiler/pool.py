@@ -22,9 +22,9 @@ from queue import Empty, SimpleQueue
 from .. import settings
 from ..config import KernelSpec
 from ..errors import CompileFailed, MissingDependency
+from ..processes import Child, ProcessDied, ProcessHung
 from . import cache
 from .artifact import Artifact
-from .processes import Child, ProcessDied, ProcessHung
 
 log = logging.getLogger(__name__)
 

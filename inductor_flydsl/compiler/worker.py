@@ -8,29 +8,18 @@ parent closes stdin or asks nothing for a while.
 
 from __future__ import annotations
 
-import json
-import os
-import select
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from ..config import KernelSpec
 from ..errors import CompileFailed, MissingDependency
+from ..processes import answers, questions
 from .cache import compile_spec, stats, writing_to
-
-# An idle worker holds a few hundred MB.
-IDLE_SECONDS = 60.0
 
 
 def main(arch: str, backend: str, directory: str = "") -> int:
-    # Whatever a compiler prints must not be taken for an answer.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def say(**answer: object) -> None:
-        print(json.dumps(answer), file=answers, flush=True)
-
+    say = answers()
     try:
         _warm(arch, backend)
     except MissingDependency as error:
@@ -43,11 +32,11 @@ def main(arch: str, backend: str, directory: str = "") -> int:
 
 
 def _serve(arch: str, backend: str, say: Callable[..., None]) -> None:
-    for line in _lines():
+    for question in questions():
         before = stats().compiled
         error = None
         try:
-            compile_spec(KernelSpec.from_json(json.loads(line)), arch, backend)
+            compile_spec(KernelSpec.from_json(question), arch, backend)
         except MissingDependency as failure:
             say(missing=str(failure))
             return
@@ -61,17 +50,6 @@ def _warm(arch: str, backend: str) -> None:
     from . import flydsl_bridge
 
     flydsl_bridge.prepare(backend, arch)
-
-
-def _lines() -> Iterator[bytes]:
-    """Lines of stdin, until it ends or nothing comes for IDLE_SECONDS."""
-    rest = b""
-    while select.select([0], [], [], IDLE_SECONDS)[0]:
-        data = os.read(0, 1 << 16)
-        if not data:
-            return
-        *lines, rest = (rest + data).split(b"\n")
-        yield from lines
 
 
 if __name__ == "__main__":

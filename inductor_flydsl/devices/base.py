@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..arch import Arch
 from ..config import GemmConfig
@@ -17,8 +17,9 @@ from ..problem import GemmProblem
 if TYPE_CHECKING:
     from ..compiler import Artifact
 
-Kernel = Callable[[Any, Any, Any], None]
-"""``kernel(c, a, b)``: torch tensors of the problem it was loaded for; writes C."""
+Kernel = Callable[..., None]
+"""``kernel(c, a, b, *tensors)``: torch tensors of the problem it was loaded for, the last ones
+those that its fusion reads; writes C."""
 
 
 class Clock(enum.Enum):

@@ -26,6 +26,7 @@ from ..config import GemmConfig, launch_arguments
 from ..errors import DeviceUnavailable, LaunchFailed
 from ..problem import GemmProblem
 from .base import Clock, Kernel, Timing
+from .extras import Workspace, by_name
 
 if TYPE_CHECKING:
     from ..compiler import Artifact
@@ -170,7 +171,7 @@ class EmulatorDevice:
         return {"compute_units": str(self.arch.compute_units), "clock": _clock_fingerprint()}
 
     def load(self, artifact: Artifact, problem: GemmProblem, config: GemmConfig) -> Kernel:
-        """``kernel(c, a, b)`` on CPU tensors; returns when the launch has been emulated.
+        """``kernel(c, a, b, *tensors)`` on CPU tensors; returns when the launch has been emulated.
 
         Raises:
             LaunchFailed: at load or at the call; emulator faults name the instruction.
@@ -180,11 +181,15 @@ class EmulatorDevice:
         _bridge()
         integers = launch_arguments(problem, config)
         bound = load(artifact, shim_library()).bind(integers)
-        workgroups = integers[-1]
+        workgroups = integers["grid"] * integers["batch"]
+        scratch = Workspace(problem, config)
 
-        def kernel(c: Any, a: Any, b: Any) -> None:
-            with self._launch((("C", c), ("A", a), ("B", b)), workgroups):
-                bound(c.data_ptr(), a.data_ptr(), b.data_ptr(), None)
+        def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
+            own = scratch.on(0, "cpu")
+            others = {**by_name(tensors), **own}
+            with self._launch({"c": c, "a": a, "b": b, **others}, {"c", *own}, workgroups):
+                addresses = {name: t.data_ptr() for name, t in others.items()}
+                bound(c.data_ptr(), a.data_ptr(), b.data_ptr(), None, addresses)
 
         return kernel
 
@@ -205,14 +210,16 @@ class EmulatorDevice:
 
     @contextlib.contextmanager
     def _launch(
-        self, tensors: tuple[tuple[str, Any], ...], workgroups: int
+        self, tensors: dict[str, Any], written: set[str], workgroups: int
     ) -> Iterator[None]:
         memory = emulator.Memory()
-        for name, tensor in tensors:
+        storages: dict[int, tuple[int, str]] = {}
+        for name, tensor in tensors.items():
             storage = tensor.untyped_storage()
             # Kernels read whole dwords; an allocation never ends inside one.
-            size = (storage.nbytes() + 3) // 4 * 4
-            memory.add(storage.data_ptr(), size, name, writable=name == "C")
+            storages.setdefault(storage.data_ptr(), ((storage.nbytes() + 3) // 4 * 4, name))
+        for address, (size, name) in storages.items():
+            memory.add(address, size, name, writable=name in written)
         bridge = _bridge()
         with bridge.lock:
             request = _Request(memory, self._options(workgroups))

@@ -11,6 +11,7 @@ from ..config import GemmConfig, launch_arguments
 from ..errors import BadArgument, DeviceUnavailable
 from ..problem import GemmProblem
 from .base import Clock, Kernel, Timing
+from .extras import Workspace, by_name
 
 if TYPE_CHECKING:
     from ..compiler import Artifact
@@ -66,7 +67,7 @@ class HipDevice:
         }
 
     def load(self, artifact: Artifact, problem: GemmProblem, config: GemmConfig) -> Kernel:
-        """``kernel(c, a, b)`` on the current stream of the GPU.
+        """``kernel(c, a, b, *tensors)`` on the current stream of the GPU.
 
         Raises:
             LaunchFailed: the code object cannot be loaded.
@@ -78,9 +79,19 @@ class HipDevice:
         launch = load(artifact).bind(launch_arguments(problem, config))
         current_stream = torch._C._cuda_getCurrentRawStream
         index = self.index
+        if problem.fusion is None and config.split_k == 1:
 
-        def kernel(c: Any, a: Any, b: Any) -> None:
-            launch(c.data_ptr(), a.data_ptr(), b.data_ptr(), current_stream(index))
+            def plain(c: Any, a: Any, b: Any) -> None:
+                launch(c.data_ptr(), a.data_ptr(), b.data_ptr(), current_stream(index))
+
+            return plain
+        scratch = Workspace(problem, config)
+
+        def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
+            stream = current_stream(index)
+            others = {**by_name(tensors), **scratch.on(stream, self.torch_device)}
+            addresses = {name: t.data_ptr() for name, t in others.items()}
+            launch(c.data_ptr(), a.data_ptr(), b.data_ptr(), stream, addresses)
 
         return kernel
 

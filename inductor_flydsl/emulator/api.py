@@ -6,6 +6,7 @@ are real: register what they point to in a `Memory` first.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,12 +19,16 @@ from .errors import LaunchError
 from .hazards import Finding, Hazards
 from .launch import Launch, make_launch, make_machine
 from .memory import Memory
+from .probe import Probe, probe_groups
 from .program import Kernel, Program, Resources, load_program
 from .queues import Queues
+from .trace import Recorder
 from .wave import PATIENCE, Scheduler, check_limit, check_progress
 
 LANDINGS = ("lazy", "eager", "random")
 ORDERS = ("lockstep", "forward", "reverse", "random")
+TRACED_WORKGROUPS = 4
+"""Workgroups that the clock follows where all are run."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,8 @@ class Options:
     seed: of everything random. findings: look for hazards (slower). poison: registers and LDS
       start as NaN patterns instead of zeros. sample_workgroups: run only these linear workgroup
       ids. max_instructions: wave-instructions after which a run is taken to be stuck.
-    max_waves: waves that run at a time; bounds memory.
+    max_waves: waves that run at a time; bounds memory. timed: whether the launch is timed; without
+      it time_us is NaN.
     """
 
     landing: str = "lazy"
@@ -47,6 +53,7 @@ class Options:
     sample_workgroups: tuple[int, ...] | None = None
     max_instructions: int = 2_000_000_000
     max_waves: int = 512
+    timed: bool = True
 
     def __post_init__(self) -> None:
         for name, choices in (("landing", LANDINGS), ("order", ORDERS)):
@@ -64,8 +71,10 @@ class RunResult:
     """What a run did.
 
     instructions: wave-instructions executed. findings: hazards, worst first. time_us: an estimate
-    on the named `clock`, for the whole grid even where workgroups were sampled. stats: counts by
-    name (bytes moved, instructions by class, workgroups run).
+    on the named `clock`, for the whole grid even where workgroups were sampled. stats by name:
+    workgroups_run, instructions by class of the whole grid, and, where timed: cycles and
+    frequency_ghz of the body, mfma_utilisation of the chip and (…_loop) of a CU's main loop,
+    waves_per_simd, bound (what the launch waits for most), and how the time is made up.
     """
 
     kernel: str
@@ -74,7 +83,7 @@ class RunResult:
     time_us: float
     clock: str
     resources: Resources
-    stats: dict[str, float] = field(default_factory=dict)
+    stats: dict[str, float | str] = field(default_factory=dict)
 
     @property
     def cycles(self) -> float:
@@ -134,6 +143,8 @@ class _Run:
         if ids is not None and not all(0 <= i < launch.groups for i in ids):
             raise LaunchError(f"sample_workgroups {ids}: the grid has {launch.groups} workgroups")
         self.ids = np.arange(launch.groups) if ids is None else np.array(sorted(set(ids)), np.int64)
+        followed = self.ids[np.linspace(0, len(self.ids) - 1, TRACED_WORKGROUPS).astype(int)]
+        self.recorder = Recorder(launch.kernel.program, followed.tolist() if options.timed else ())
 
     def go(self) -> RunResult:
         per_machine = max(1, self.options.max_waves // self.launch.waves)
@@ -164,21 +175,36 @@ class _Run:
         machine = make_machine(self.launch, groups, self.options.poison, self.memory)
         machine.queues = Queues(machine, self.options.landing, self.rng)
         machine.hazards = self.hazards.attach(machine) if self.hazards is not None else None
-        return Scheduler(machine, self.code, self.options.order, self.rng)
+        code = self.code
+        if self.recorder.follows(groups):
+            code = self.recorder.wrap(code, machine)
+        return Scheduler(machine, code, self.options.order, self.rng)
 
     def _result(self) -> RunResult:
-        hits = self.hits
-        instructions = self.launch.kernel.program.instructions
-        estimate = timing.estimate(
-            [(inst, int(n)) for inst, n in zip(instructions, hits, strict=False) if n],
-            self.launch, len(self.ids), (self.memory.bytes_read, self.memory.bytes_written),
-        )  # fmt: skip
+        launch = self.launch
+        time_us, stats = math.nan, self._counts()
+        if self.options.timed:
+            probe = Probe(launch, self.memory, code_of(launch.kernel.program, False))
+            lines = probe.run(probe_groups(launch.groups, launch.waves))
+            estimate = timing.time_launch(launch, self.recorder.traces(), lines)
+            time_us, stats = estimate.time_us, stats | estimate.stats
         return RunResult(
-            kernel=self.launch.kernel.name,
-            instructions=int(hits.sum()),
+            kernel=launch.kernel.name,
+            instructions=int(self.hits.sum()),
             findings=self.hazards.findings() if self.hazards is not None else (),
-            time_us=estimate.time_us,
+            time_us=time_us,
             clock=timing.CLOCK,
-            resources=self.launch.kernel.resources,
-            stats=estimate.stats,
+            resources=launch.kernel.resources,
+            stats=stats,
         )
+
+    def _counts(self) -> dict[str, float | str]:
+        """Wave-instructions of the whole grid by class."""
+        scale = self.launch.groups / len(self.ids)
+        stats: dict[str, float | str] = {"workgroups_run": float(len(self.ids))}
+        totals: dict[str, float] = {}
+        for inst, n in zip(self.launch.kernel.program.instructions, self.hits, strict=False):
+            if n:
+                name = f"{timing.instruction_class(inst)}_instructions"
+                totals[name] = totals.get(name, 0.0) + scale * int(n)
+        return stats | totals

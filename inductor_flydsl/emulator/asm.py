@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from .errors import ProgramError
 
@@ -128,35 +129,43 @@ def _number(text: str) -> Operand | None:
         return None
 
 
-def _modified(text: str, line: int) -> Operand | None:
+def _modified(text: str) -> Operand | None:
     """Sign, magnitude and sign-extension wrappers: -v1, |v1|, -|v1|, neg(v1), abs(v1), sext(v1)."""
     for opening, closing, name in (
         ("|", "|", "abs"), ("abs(", ")", "abs"), ("neg(", ")", "neg"), ("sext(", ")", "sext"),
     ):  # fmt: skip
         if text.startswith(opening) and text.endswith(closing) and len(text) > len(opening):
-            inner = parse_operand(text[len(opening) : -len(closing)], line)
-            return Operand(**{**inner.__dict__, name: True, "text": text})
-    if text.startswith("-") and _number(text) is None:
-        inner = parse_operand(text[1:], line)
-        return Operand(**{**inner.__dict__, "neg": True, "text": text})
+            inner = _operand(text[len(opening) : -len(closing)])
+            return inner and Operand(**{**inner.__dict__, name: True, "text": text})
+    if text.startswith("-"):
+        inner = _operand(text[1:])
+        return inner and Operand(**{**inner.__dict__, "neg": True, "text": text})
     return None
 
 
-def parse_operand(text: str, line: int = 0) -> Operand:
-    """Parses one operand; raises ProgramError naming the line."""
-    text = text.strip()
+@lru_cache(maxsize=4096)
+def _operand(text: str) -> Operand | None:
+    """The operand that `text` writes, None if it is none; kernels repeat few operands often."""
     if text in ("off", "null"):
         return Operand(text, text)
-    found = _register(text) or _number(text) or _modified(text, line)
+    found = _register(text) or _number(text) or _modified(text)
     if found is not None:
         return found
     if text.startswith(("src_", "hwreg(", "sendmsg(", "vccz", "execz", "scc", "lds_direct")):
         return Operand("special", text)
     if text.startswith("lit("):
-        return parse_operand(text[4:-1], line)
+        return _operand(text[4:-1])
     if _SYMBOLIC.match(text) or any(ch in text for ch in "+-()&"):
         return Operand("symbol", text)
-    raise ProgramError(f"operand {text!r} not understood", line)
+    return None
+
+
+def parse_operand(text: str, line: int = 0) -> Operand:
+    """Parses one operand; raises ProgramError naming the line."""
+    found = _operand(text.strip())
+    if found is None:
+        raise ProgramError(f"operand {text!r} not understood", line)
+    return found
 
 
 def _modifier_value(text: str) -> object:

@@ -20,7 +20,11 @@ def _unsigned(a: np.ndarray) -> np.ndarray:
 
 def count_ones(a: np.ndarray) -> np.ndarray:
     """Number of set bits of each element, uint8."""
-    return np.bitwise_count(_unsigned(a))
+    words = _unsigned(a)
+    if hasattr(np, "bitwise_count"):  # numpy 2.0 on
+        return np.bitwise_count(words)
+    octets = np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, words.itemsize)
+    return np.unpackbits(octets, axis=-1).sum(axis=-1, dtype=np.uint8)
 
 
 def bit_reverse(a: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from .asm import EXEC, M0, VCC, Instruction, Operand
 from .errors import ExecutionError, Trap
 from .op import Op
-from .operands import Decoder, Read, Write
+from .operands import SCC_KEY, Decoder, Read, Write
 from .program import CODE_BASE, CODE_STEP
 from .state import AT_BARRIER, ENDED, Cohort
 
@@ -62,6 +62,7 @@ def _many(fn: Callable[..., Any], reads: list[Read], writes: list[Write]) -> Run
 
 def _implicit_read(d: Decoder, name: str, dst: tuple[Operand, ...], op: Op) -> Read:
     if name == "scc":
+        d.note_flag(name)
         return lambda c: c.m.scc[c.sel]
     if name == "dst":
         return d.scalar_read(dst[0], op.dst[0])
@@ -71,6 +72,7 @@ def _implicit_read(d: Decoder, name: str, dst: tuple[Operand, ...], op: Op) -> R
 
 def _implicit_write(d: Decoder, name: str) -> Write:
     if name == "scc":
+        d.writes.add(SCC_KEY)
 
         def write_scc(c: Cohort, value: Any) -> None:
             c.m.scc[c.sel] = value
@@ -159,6 +161,7 @@ _CONDITIONS: dict[str, Callable[[Cohort], np.ndarray]] = {
 def _conditional(d: Decoder, inst: Instruction) -> Run:
     name = inst.base[10:]
     condition = _CONDITIONS[name]
+    d.note_flag(name)
     target, following = d.program.labels[inst.operands[0].text], inst.pc + 1
 
     def branch(c: Cohort) -> int | None:

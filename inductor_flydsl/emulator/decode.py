@@ -11,6 +11,7 @@ from typing import Any
 
 from .alu import OPS
 from .control import compile_flow, compile_salu
+from .defined import Uses
 from .errors import UnknownInstruction
 from .hazards import checked
 from .lanes import compile_lanes
@@ -39,7 +40,7 @@ def decode_one(program: Program, pc: int, findings: bool) -> Run:
     if run is None:
         raise UnknownInstruction(inst.mnemonic, inst.text, inst.line)
     if findings:
-        return checked(run, inst, frozenset(d.reads), frozenset(d.writes))
+        return checked(run, inst, Uses(frozenset(d.reads), frozenset(d.writes), d.bits, d.sets))
     return run
 
 

@@ -12,17 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from .asm import Instruction
-from .operands import SGPR_KEY
+from .asm import EXEC, M0, VCC, Instruction
+from .defined import Definedness, Fault, Uses
+from .operands import SCC_KEY, SGPR_KEY
 from .program import Kernel
 from .queues import DS, SMEM, VM, Entry
 from .shadow import Clash, Shadow
 from .state import Cohort, Machine, Selector
+from .waitstates import too_close
 
 ERRORS = ("out-of-bounds", "read-before-landing", "write-before-landing", "lds-race",
-          "barrier-divergence")  # fmt: skip
+          "barrier-divergence", "wait-states")  # fmt: skip
 WARNINGS = ("lds-overlap", "misaligned", "uninitialised-lds", "uninitialised-vgpr", "spill")
 _SHOWN_WAVES = 4
+_MEMORY = ("ds_", "buffer_", "global_", "flat_", "scratch_", "s_load", "s_buffer_load")
 
 
 @dataclass(frozen=True)
@@ -51,21 +54,20 @@ class Finding:
 
     def __str__(self) -> str:
         where = f" ({self.source})" if self.source else ""
+        who = f"{', '.join(self.waves)}; " if self.waves else ""
         return (
             f"{self.severity}: {self.kind}: {self.message}\n  {self.kernel} line {self.line}"
-            f"{where}: {self.text}\n  {self.what}; {', '.join(self.waves)}; {self.count} times"
+            f"{where}: {self.text}\n  {self.what}; {who}{self.count} times"
         )
 
 
 Run = Callable[[Cohort], Any]
 
 
-def checked(run: Run, inst: Instruction, reads: frozenset[int], writes: frozenset[int]) -> Run:
+def checked(run: Run, inst: Instruction, uses: Uses) -> Run:
     """Wraps a closure with the register checks."""
-    touched = reads | writes
-    moves_memory = inst.base.startswith(
-        ("ds_", "buffer_", "global_", "flat_", "scratch_", "s_load", "s_buffer_load")
-    )
+    reads, writes, touched = uses.reads, uses.writes, uses.touched
+    moves_memory = inst.base.startswith(_MEMORY)
 
     def wrapped(c: Cohort) -> Any:
         hazards = c.m.hazards
@@ -74,8 +76,8 @@ def checked(run: Run, inst: Instruction, reads: frozenset[int], writes: frozense
         if hazards.in_flight and not touched.isdisjoint(hazards.in_flight):
             # Loads into the same register land in order, so only others overwrite too early.
             hazards.touched(c, inst, reads, frozenset() if moves_memory else writes)
-        if hazards.unset and not touched.isdisjoint(hazards.unset):
-            hazards.defined(c, inst, reads, writes)
+        if not touched.isdisjoint(hazards.definedness.undefined):
+            return hazards.run_undefined(c, run, inst, uses)
         return run(c)
 
     return wrapped
@@ -89,30 +91,33 @@ class Hazards:
         self.found: dict[tuple[str, int, str], Finding] = {}
         self.m: Machine
         resources = kernel.resources
+        for pair in too_close(kernel):
+            self._add(
+                "wait-states", pair.user, (), pair.producer.operands[0].text,
+                f"touches the result of '{pair.producer.text}' (line {pair.producer.line}) "
+                f"{pair.states} wait states behind it; {pair.needed} are needed: put an s_nop "
+                f"{pair.needed - pair.states - 1} between", detail=str(pair.producer.line),
+            )  # fmt: skip
         spills = resources.vgpr_spills + resources.sgpr_spills
         if resources.vgpr_spills:
             message = (
                 f"the compiler spilled {resources.vgpr_spills} VGPRs and {resources.sgpr_spills} "
                 f"SGPRs to {resources.scratch} bytes of scratch"
             )
-            self._add("spill", None, (), f"{spills} registers", message, spills)
+            self._add("spill", None, (), f"{spills} registers", message, count=spills)
 
     def attach(self, machine: Machine) -> Hazards:
         """A view that watches `machine` and collects into the same findings."""
         view = Hazards.__new__(Hazards)
         view.kernel, view.found, view.m = self.kernel, self.found, machine
         view.in_flight = {}
-        view.written = np.zeros((len(machine.V), machine.waves), np.bool_)
-        view.written[0] = True
-        view.unset = set(range(1, len(machine.V)))
+        view.definedness = Definedness(machine)
         view.shadow = Shadow(machine.lds.nbytes, machine.waves_per_group)
         return view
 
     in_flight: dict[int, int]
     """Register → waves for which an operation that writes it is in flight."""
-    unset: set[int]
-    """Vector registers that not every wave has written."""
-    written: np.ndarray
+    definedness: Definedness
     shadow: Shadow
 
     def findings(self) -> tuple[Finding, ...]:
@@ -121,7 +126,7 @@ class Hazards:
         return tuple(sorted(self.found.values(), key=lambda f: (order[f.kind], f.line)))
 
     def _add(self, kind: str, inst: Instruction | None, waves: Iterable[int], what: str,
-             message: str, count: int = 1, detail: str = "") -> None:  # fmt: skip
+             message: str, *, count: int = 1, detail: str = "") -> None:  # fmt: skip
         key = (kind, inst.line if inst else 0, detail)
         old = self.found.get(key)
         if old is not None:
@@ -165,27 +170,44 @@ class Hazards:
                     f"{kind}-before-landing", inst, entry.waves.idx, self._registers(hit),
                     f"{verb} {self._registers(hit)} while '{entry.inst.text}' (line "
                     f"{entry.inst.line}) is in flight; {_missing_wait(entry, newer)}",
-                    entry.waves.n, str(entry.inst.line),
+                    count=entry.waves.n, detail=str(entry.inst.line),
                 )  # fmt: skip
 
-    def defined(self, c: Cohort, inst: Instruction, reads: frozenset[int],
-                writes: frozenset[int]) -> None:  # fmt: skip
-        """Checks reads of registers never written, then notes the writes."""
-        missing = [reg for reg in sorted(reads & self.unset) if not self.written[reg, c.sel].all()]
-        if missing:
-            unset = ~self.written[missing[0], c.sel]
-            self._add("uninitialised-vgpr", inst, c.waves.idx[unset], self._registers(missing),
-                      f"reads {self._registers(missing)} before anything wrote it",
-                      int(unset.sum()))  # fmt: skip
-        for reg in writes & self.unset:
-            self.written[reg, c.sel] = True
-            if self.written[reg].all():
-                self.unset.discard(reg)
+    def run_undefined(self, c: Cohort, run: Run, inst: Instruction, uses: Uses) -> Any:
+        """Runs an instruction that touches registers of which some bits were never written."""
+        known = self.definedness
+        if inst.base.startswith(_MEMORY):
+            self._undefined(c, inst, known.access(c, inst, uses), "memory")
+            jump = run(c)
+            known.loaded(c, uses)
+            return jump
+        if inst.base.startswith("s_cbranch_"):
+            self._undefined(c, inst, known.condition(c, inst), "the branch")
+            return run(c)
+        if inst.base in ("s_setpc_b64", "s_swappc_b64"):
+            self._undefined(c, inst, known.access(c, inst, uses), "the jump")
+            return run(c)
+        self._undefined(c, inst, known.execute(c, run, inst, uses), "EXEC")
+        return None
+
+    def _undefined(self, c: Cohort, inst: Instruction, fault: Fault | None, where: str) -> None:
+        if fault is None:
+            return
+        names = self._registers(fault.registers)
+        message = f"{names} reaches {where} and was never written, or not all of it"
+        if fault.origin is not None and fault.origin.register not in fault.registers:
+            first = self._registers([fault.origin.register])
+            message = (
+                f"{names} reaches {where} and depends on {first}, which nothing had written when "
+                f"'{fault.origin.inst.text}' (line {fault.origin.inst.line}) read it"
+            )
+        self._add("uninitialised-vgpr", inst, c.waves.idx[fault.waves], names, message,
+                  count=fault.lanes)  # fmt: skip
 
     def _registers(self, regs: list[int]) -> str:
         base = self.m.agpr_base
         names = [
-            f"s{r - SGPR_KEY}" if r >= SGPR_KEY else f"a{r - base}" if r >= base else f"v{r}"
+            _scalar_name(r) if r >= SGPR_KEY else f"a{r - base}" if r >= base else f"v{r}"
             for r in regs
         ]
         return ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
@@ -202,7 +224,7 @@ class Hazards:
         else:
             what = f"address {address:#x}"
             message = f"touches address {address:#x}, outside every buffer the kernel was given"
-        self._add("out-of-bounds", inst, waves, what, message, int(lanes.sum()))
+        self._add("out-of-bounds", inst, waves, what, message, count=int(lanes.sum()))
 
     def misaligned(self, c: Cohort, inst: Instruction, addr: np.ndarray, size: int,
                    active: np.ndarray | None) -> None:  # fmt: skip
@@ -216,7 +238,8 @@ class Hazards:
         if lanes.any():
             waves = c.waves.idx[np.flatnonzero(lanes.any(axis=1))]
             self._add("misaligned", inst, waves, f"{step}-byte alignment",
-                      f"LDS addresses are not multiples of {step}", int(lanes.sum()))  # fmt: skip
+                      f"LDS addresses are not multiples of {step}",
+                      count=int(lanes.sum()))  # fmt: skip
 
     def _rows(self, c: Cohort) -> tuple[np.ndarray, np.ndarray]:
         """(wave number in its workgroup, epoch) [n, 1] of a cohort."""
@@ -241,7 +264,8 @@ class Hazards:
         if unwritten:
             where = self._byte(c, unwritten, rows)
             self._add("uninitialised-lds", inst, [self._wave(c, unwritten, rows)], where,
-                      f"reads {where}, which nothing has written", unwritten.count)  # fmt: skip
+                      f"reads {where}, which nothing has written",
+                      count=unwritten.count)  # fmt: skip
 
     def lds_write(self, c: Cohort, inst: Instruction, addr: np.ndarray, size: int,
                   entry: Entry) -> None:  # fmt: skip
@@ -283,7 +307,7 @@ class Hazards:
         if clash.other == mine and action == "read":
             self._add("read-before-landing", inst, [wave], byte,
                       f"reads {byte} while this wave's own LDS-DMA into it is in flight; an "
-                      "s_waitcnt vmcnt is missing", clash.count, "lds")  # fmt: skip
+                      "s_waitcnt vmcnt is missing", count=clash.count, detail="lds")  # fmt: skip
             return
         if clash.open:
             missing = f"{other} hasn't waited for its access with s_waitcnt"
@@ -295,7 +319,8 @@ class Hazards:
         if clash.read and (clash.late or clash.open):
             # DS reads end long before an LDS-DMA lands, but nothing promises it.
             kind = "lds-overlap"
-        self._add(kind, inst, [wave], byte, f"{action}s {byte}, {missing}", clash.count, "lds")
+        self._add(kind, inst, [wave], byte, f"{action}s {byte}, {missing}", count=clash.count,
+                  detail="lds")  # fmt: skip
 
     # --- barriers -------------------------------------------------------------------------
 
@@ -332,7 +357,8 @@ class Hazards:
         absent = np.flatnonzero(~waiting[:, group])
         self._add(
             "barrier-divergence", inst, came, f"workgroup {int(m.group_ids[group])}",
-            f"waves {', '.join(map(str, absent))} ended without this barrier", int(missing.sum()),
+            f"waves {', '.join(map(str, absent))} ended without this barrier",
+            count=int(missing.sum()),
         )  # fmt: skip
 
 
@@ -355,6 +381,11 @@ def _active(addr: np.ndarray, active: np.ndarray | None, wave: np.ndarray,
         return None, addr, wave, epoch
     rows = np.nonzero(active)[0]
     return rows, addr[active][:, None], wave[rows], epoch[rows]
+
+
+def _scalar_name(key: int) -> str:
+    names = {VCC: "vcc_lo", VCC + 1: "vcc_hi", M0: "m0", EXEC: "exec_lo", EXEC + 1: "exec_hi"}
+    return "scc" if key == SCC_KEY else names.get(key - SGPR_KEY, f"s{key - SGPR_KEY}")
 
 
 def _missing_wait(entry: Entry, newer: list[Entry]) -> str:

@@ -100,7 +100,7 @@ def _kernarg(kernel: Kernel, grid: tuple[int, int, int], block: tuple[int, int, 
     data = bytearray(given.ljust(kernel.kernarg_size, b"\0"))
     hidden = _hidden_values(grid, block, dynamic_lds)
     for arg in kernel.args:
-        if arg.kind in hidden and arg.offset + arg.size > len(given):
+        if arg.kind in hidden:
             data[arg.offset : arg.offset + arg.size] = hidden[arg.kind].to_bytes(arg.size, "little")
     return _aligned(bytes(data))
 

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from .access import merge_half, outside_lds, sources_of, widen, write_rows
 from .asm import Instruction
 from .atomics import LDS_ATOMICS, apply_atomic
 from .memory import gather_flat, scatter_flat
 from .operands import Decoder
 from .queues import DS, Entry
 from .state import LANES, Cohort, Machine, Selector
-from .vmem import merge_half, outside_lds, sources_of, widen, write_rows
+from .vmem import HALF_BITS, note_stored
 
 Run = Callable[[Cohort], Any]
 _READS: dict[str, tuple[int, str]] = {
@@ -99,6 +100,7 @@ def _read(d: Decoder, inst: Instruction, size: int, form: str) -> Run:
     row = d.row(inst.operands[0], words, write=True)
     if form.endswith(("lo", "hi")):
         d.row(inst.operands[0], 1)
+        d.bits[row], d.sets[row] = 0, HALF_BITS[form.endswith("hi")]
     address = _address(d, 1, _offset(inst), size)
     if not form:
         return _issue_read(inst, address, size, row)
@@ -108,7 +110,7 @@ def _read(d: Decoder, inst: Instruction, size: int, form: str) -> Run:
         data = merge_half(m, sel, row, raw, form) if half else widen(raw, form)
         write_rows(m, sel, row, (data,), active)
 
-    return _issue_read(inst, address, size, row, land)
+    return _issue_read(inst, address, size, row, land=land)
 
 
 def _land_words(row: int) -> Callable[..., None]:
@@ -127,7 +129,7 @@ def _sample(c: Cohort, addr: np.ndarray, size: int, zero: np.ndarray | None) -> 
     return data
 
 
-def _issue_read(inst: Instruction, address: Address, size: int, row: int,
+def _issue_read(inst: Instruction, address: Address, size: int, row: int, *,
                 land: Callable[..., None] | None = None,
                 change: Callable[[np.ndarray], np.ndarray] | None = None) -> Run:  # fmt: skip
     land = land or _land_words(row)
@@ -138,7 +140,7 @@ def _issue_read(inst: Instruction, address: Address, size: int, row: int,
         data = _sample(c, addr, size, zero)
         if change is not None:
             data = change(data)
-        entry = Entry(DS, c.waves, land, (c.exec, *data), inst, regs)
+        entry = Entry(DS, c.waves, land, (c.exec, *data), inst, regs=regs)
         if c.m.hazards is not None:
             c.m.hazards.lds_read(c, inst, addr, size, entry)
         c.m.queues.issue(entry)
@@ -150,6 +152,7 @@ def _write(d: Decoder, inst: Instruction, size: int, high: bool) -> Run:
     words = max(1, size // 4)
     address = _address(d, 0, _offset(inst), size)
     row = d.row(inst.operands[1], words)
+    note_stored(d, inst.operands[1], size, high)
     rows = range(row, row + words)
 
     def land(m: Machine, sel: Selector, addr: np.ndarray, active: Any, *data: np.ndarray) -> None:
@@ -194,7 +197,7 @@ def _read2(d: Decoder, inst: Instruction, size: int, stride: int) -> Run:
     def run(c: Cohort) -> None:
         (first, zero), (second, zero2) = low(c), high(c)
         data = (*_sample(c, first, size, zero), *_sample(c, second, size, zero2))
-        entry = Entry(DS, c.waves, land, (c.exec, *data), inst, regs)
+        entry = Entry(DS, c.waves, land, (c.exec, *data), inst, regs=regs)
         if c.m.hazards is not None:
             c.m.hazards.lds_read(c, inst, np.concatenate([first, second], axis=1), size, entry)
         c.m.queues.issue(entry)
@@ -270,7 +273,7 @@ def _pack(items: np.ndarray, bits: int, words: int) -> np.ndarray:
 def _read_transposed(d: Decoder, inst: Instruction, size: int, bits: int) -> Run:
     row = d.row(inst.operands[0], size // 4, write=True)
     address = _address(d, 1, _offset(inst), size)
-    return _issue_read(inst, address, size, row, None, lambda data: transpose_elements(data, bits))
+    return _issue_read(inst, address, size, row, change=lambda data: transpose_elements(data, bits))
 
 
 # --- atomics and permutes ---------------------------------------------------------------------
@@ -301,7 +304,7 @@ def _atomic(d: Decoder, inst: Instruction, name: str, returns: bool) -> Run:
         addr, bad = address(c)
         active = _without(c.exec, bad)
         data = tuple(np.array(c.V[r + i, c.sel]) for r in sources for i in range(words))
-        entry = Entry(DS, c.waves, land, (addr, active, *data), inst, regs, stores=True)
+        entry = Entry(DS, c.waves, land, (addr, active, *data), inst, regs=regs, stores=True)
         if c.m.hazards is not None:
             c.m.hazards.lds_atomic(c, inst, addr, size, entry)
         c.m.queues.issue(entry)
@@ -324,14 +327,19 @@ def _permute(d: Decoder, inst: Instruction, name: str) -> Run:
     row = d.row(inst.operands[0], 1, write=True)
     data_row = d.row(inst.operands[-1], 1)
     index_row = d.row(inst.operands[1], 1)
+    shares = index_row == data_row and name != "swizzle_b32"
     offset = inst.mods.get("offset", 0)
     if not isinstance(offset, int):
         raise d.fail(f"offset {offset}; write it as a number")
     fixed = swizzle_lanes(offset) if name == "swizzle_b32" else None
     step = np.uint32(offset)
+    # Undefined data moves along; the landing defines nothing by itself.
+    if not shares:
+        d.bits[data_row] = 0
+    d.sets[row] = 0
 
-    def result(c: Cohort) -> np.ndarray:
-        data = np.where(c.active(), c.V[data_row, c.sel], np.uint32(0))
+    def moved(c: Cohort, data: np.ndarray) -> np.ndarray:
+        data = np.where(c.active(), data, np.uint32(0))
         if fixed is not None:
             return data[:, fixed]
         lane = ((c.V[index_row, c.sel] + step) >> np.uint32(2)) & np.uint32(63)
@@ -347,6 +355,10 @@ def _permute(d: Decoder, inst: Instruction, name: str) -> Run:
         write_rows(m, sel, row, value[None], active)
 
     def run(c: Cohort) -> None:
-        c.m.queues.issue(Entry(DS, c.waves, land, (result(c), c.exec), inst, (row,)))
+        value = moved(c, c.V[data_row, c.sel])
+        if c.m.hazards is not None:
+            known = c.m.hazards.definedness
+            known.exchanged(c, inst, (data_row, row), lambda bits: moved(c, bits))
+        c.m.queues.issue(Entry(DS, c.waves, land, (value, c.exec), inst, regs=(row,)))
 
     return run

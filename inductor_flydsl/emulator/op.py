@@ -44,6 +44,9 @@ class Op:
     ``mods`` names the keyword ints ``fn`` takes; list modifiers (op_sel, op_sel_hi) come as a bit
     mask whose bit i is list element i.
 
+    ``exact`` is ``fn`` on int64 arrays without wrapping, for the clamp of an integer result; an
+    opcode that has none takes no clamp.
+
     For kind "vop3p" the engine splits packed sources by op_sel/op_sel_hi and calls ``fn`` once
     per half. The engine applies neg/abs, clamp, omod, EXEC and SDWA/DPP around ``fn``.
     """
@@ -55,6 +58,7 @@ class Op:
     implicit_src: tuple[str, ...] = ()
     implicit_dst: tuple[str, ...] = ()
     kind: str = "valu"
+    exact: Callable[..., Any] | None = None
 
 
 class OpTable(dict[str, Op]):
@@ -64,7 +68,8 @@ class OpTable(dict[str, Op]):
         super().__init__()
         self._kind = kind
 
-    def add(self, name: str, dst: str, src: str, fn: Callable[..., Any], **extra: str) -> None:
+    def add(self, name: str, dst: str, src: str, fn: Callable[..., Any], *,
+            exact: Callable[..., Any] | None = None, **extra: str) -> None:  # fmt: skip
         """Add mnemonic ``name``; ``extra`` are Op fields, tuples given as space-separated words.
 
         Raises ValueError if ``name`` is already there: two models of one opcode is a mistake.
@@ -78,6 +83,7 @@ class OpTable(dict[str, Op]):
             mods=words.pop("mods", ()),
             implicit_src=words.pop("implicit_src", ()),
             implicit_dst=words.pop("implicit_dst", ()),
+            exact=exact,
         )  # fmt: skip
         if words:
             raise TypeError(f"opcode {name!r}: Op has no field {sorted(words)}")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .asm import EXEC, Instruction, Operand
+from .asm import EXEC, VCC, Instruction, Operand
 from .errors import UnknownInstruction
 from .op import DTYPES
 from .program import Program
@@ -27,6 +27,8 @@ Write = Callable[[Cohort, Any], None]
 
 SGPR_KEY = 4096
 """Scalar register r is r + SGPR_KEY in a set of registers; vector registers are their row in V."""
+SCC_KEY = SGPR_KEY + 128
+"""The condition code in a set of registers."""
 
 _SHARED_APERTURE, _PRIVATE_APERTURE = 0x1_0000_0000_0000, 0x2_0000_0000_0000
 _SPECIAL_CONSTANTS = {
@@ -75,6 +77,10 @@ class Decoder:
         self.inst = inst
         self.reads: set[int] = set()
         self.writes: set[int] = set()
+        # Bits of a register that matter to a memory operation, and bits that it writes, where
+        # that isn't all of them.
+        self.bits: dict[int, int] = {}
+        self.sets: dict[int, int] = {}
 
     def fail(self, reason: str) -> UnknownInstruction:
         """The error for a form of the instruction that isn't emulated."""
@@ -96,6 +102,14 @@ class Decoder:
         touched = range(operand.index + SGPR_KEY, operand.index + SGPR_KEY + count)
         (self.writes if write else self.reads).update(touched)
         return operand.index
+
+    def note_flag(self, name: str) -> None:
+        """Notes that scc, vccz, execnz and the like are read."""
+        if "scc" in name:
+            self.reads.add(SCC_KEY)
+        else:
+            first = SGPR_KEY + (EXEC if "exec" in name else VCC)
+            self.reads.update((first, first + 1))
 
     def constant(self, operand: Operand, kind: str) -> np.ndarray | None:
         """A constant operand as a one-element array of `kind`, None for registers."""
@@ -121,6 +135,7 @@ class Decoder:
         if fixed is not None:
             return lambda c: fixed
         if operand.text in ("scc", "src_scc", "vccz", "src_vccz", "execz", "src_execz"):
+            self.note_flag(operand.text)
             return _special_read(operand.text)
         if operand.kind in ("v", "a"):
             raise self.fail(f"operand {operand.text} must be scalar")
@@ -252,7 +267,7 @@ class Decoder:
 def _special_read(text: str) -> Read:
     if "scc" in text:
         return lambda c: c.m.scc[c.sel].astype(np.uint32)
-    r = EXEC if "exec" in text else 106
+    r = EXEC if "exec" in text else VCC
     return lambda c: ((c.S[r, c.sel] | c.S[r + 1, c.sel]) == 0).astype(np.uint32)
 
 

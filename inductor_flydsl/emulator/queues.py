@@ -42,7 +42,7 @@ class Entry:
 
     def __init__(self, kind: str, waves: WaveSet, land: LandFn,
                  arrays: tuple[np.ndarray | None, ...], inst: Instruction,
-                 regs: tuple[int, ...] = (), stores: bool = False) -> None:  # fmt: skip
+                 *, regs: tuple[int, ...] = (), stores: bool = False) -> None:  # fmt: skip
         self.kind = kind
         self.waves = waves
         self.land = land
@@ -57,7 +57,9 @@ class Entry:
     def split(self, waves: WaveSet, rows: np.ndarray) -> Entry:
         """The part of this entry that belongs to `waves`, which are its `rows`."""
         arrays = tuple(None if a is None else a[rows] for a in self.arrays)
-        part = Entry(self.kind, waves, self.land, arrays, self.inst, self.regs, self.stores)
+        part = Entry(
+            self.kind, waves, self.land, arrays, self.inst, regs=self.regs, stores=self.stores
+        )
         part.landed, part.note = self.landed, self.note
         if self.marks is not None:
             part.marks = tuple(None if a is None else a[rows] for a in self.marks)

@@ -152,16 +152,17 @@ class Shadow:
 
     def reopen(self, addr: np.ndarray, size: int, wave: np.ndarray, write: bool) -> None:
         """An access not waited for at a barrier: it may still happen behind it."""
-        self._set_end(addr, size, wave, np.full_like(wave, OPEN), write)
+        self._set_end(addr, size, wave, np.full_like(wave, OPEN), write=write)
 
     def close(self, addr: np.ndarray, size: int, wave: np.ndarray,
               epochs: tuple[np.ndarray, np.ndarray], write: bool) -> None:  # fmt: skip
         """The wave has waited for an access that was open; epochs: of its issue, and now."""
         issued, now = epochs
-        self._set_end(addr, size, wave, now + 1, write, np.where(now > issued, _LATE, 0))
+        late = np.where(now > issued, _LATE, 0)
+        self._set_end(addr, size, wave, now + 1, write=write, late=late)
 
     def _set_end(self, addr: np.ndarray, size: int, wave: np.ndarray, end: np.ndarray,
-                 write: bool, late: np.ndarray | int = 0) -> None:  # fmt: skip
+                 *, write: bool, late: np.ndarray | int = 0) -> None:  # fmt: skip
         mask = _bytes(addr, size) if size < 4 else 15
         for item, index in _parts(addr, size):
             if write:

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from .access import Site, gather
 from .asm import Instruction, Operand
-from .memory import Outside
 from .operands import SGPR_KEY, Decoder, Read
 from .queues import SMEM, Entry
 from .state import Cohort, Machine, Selector
-from .vmem import fault
 
 Run = Callable[[Cohort], Any]
 _WORDS = {"": 1, "x2": 2, "x4": 4, "x8": 8, "x16": 16}
@@ -62,7 +61,7 @@ def _load(d: Decoder, inst: Instruction, buffer: bool, words: int) -> Run:
     step = 4 * np.arange(words, dtype=np.int64)
 
     def land(m: Machine, sel: Selector, addr: np.ndarray, valid: Any) -> None:
-        m.S[row : row + words, sel] = read_scalars(m, inst, sel, addr, valid)
+        m.S[row : row + words, sel] = gather(Site(m, inst, sel), addr, 4, valid)[0].T
 
     def run(c: Cohort) -> None:
         s = c.S[source : source + 2, c.sel].astype(np.int64)
@@ -74,20 +73,8 @@ def _load(d: Decoder, inst: Instruction, buffer: bool, words: int) -> Run:
         else:
             start = ((s[0] | s[1] << 32) + where) & ~np.int64(3)
             valid = None
-        entry = Entry(SMEM, c.waves, land, (start[:, None] + step, valid), inst, regs)
+        entry = Entry(SMEM, c.waves, land, (start[:, None] + step, valid), inst, regs=regs)
         c.m.queues.issue(entry)
 
     regs = tuple(range(row + SGPR_KEY, row + SGPR_KEY + words))
     return run
-
-
-def read_scalars(m: Machine, inst: Instruction, sel: Selector, addr: np.ndarray,
-                 valid: np.ndarray | None) -> np.ndarray:  # fmt: skip
-    """Reads dwords at addr [n, words] → uint32 [words, n]; zeros where not `valid`."""
-    try:
-        data = m.memory.gather(addr, 4, valid)[0]
-    except Outside as error:
-        fault(m, inst, sel, addr, error.lanes)
-        keep = ~error.lanes if valid is None else valid & ~error.lanes
-        data = m.memory.gather(addr, 4, keep)[0]
-    return data.T

@@ -51,12 +51,18 @@ class WaveSet:
 
 
 def poison(shape: tuple[int, ...], on: bool) -> np.ndarray:
-    """uint32 array of NaN-like patterns (NaN as f32, and as bf16 in either half), or zeros."""
+    """uint32 array of NaN-like patterns (NaN as f32, and as bf16 in either half), or zeros.
+
+    The pattern varies along the first and last axes.
+    """
     if not on:
         return np.zeros(shape, np.uint32)
-    count = int(np.prod(shape))
-    noise = (np.arange(count, dtype=np.uint32) * np.uint32(2654435761)) >> np.uint32(20)
-    return (np.uint32(0x7FC07FD0) ^ (noise & np.uint32(0x001F000F))).reshape(shape)
+    first = np.arange(shape[0], dtype=np.uint32).reshape(-1, *[1] * (len(shape) - 1))
+    last = np.arange(shape[-1], dtype=np.uint32)
+    noise = (first * np.uint32(40503) ^ last * np.uint32(2654435769)) >> np.uint32(7)
+    out = np.empty(shape, np.uint32)
+    out[...] = np.uint32(0x7FC07FD0) ^ (noise & np.uint32(0x001F000F))
+    return out
 
 
 class Machine:

@@ -1,112 +1,312 @@
-"""A simple clock: instruction counts and bytes of a run → an estimated time on an MI355X.
+"""The clock: what some workgroups of a launch executed → the time of the launch on an MI355X.
 
-Owns the estimate and its constants; it ranks kernels against each other under the clock
-"emulated" and says nothing of real microseconds. Throughputs: AMD "CDNA4 ISA" guide and white
-paper, public microbenchmarks of gfx950. Knows nothing of registers or memory contents.
+Owns rounds of workgroups over the CUs, the tail, the frequency under load and what bounds a
+launch. Cycle-approximate and calibrated on published measurements (`facts`), never on a GPU by
+this project: it ranks kernels against each other under the clock "emulated".
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from .asm import Instruction
+from .cu import CU
+from .facts import GFX950, Curve, Facts
+from .formats import SELECTOR
 from .launch import Launch
+from .loops import Loop, find_loop, positions
 from .mfma_ops import MFMA
-from .program import Resources
+from .program import Program, Resources
+from .trace import GroupTrace, VmemCost, is_vmem
+from .traffic import Traffic, measure_traffic
+from .uops import Uop, Uops
 from .vector import mod_int
 
 CLOCK = "emulated"
-CLOCK_MHZ = 2400.0
-CUS, SIMDS = 256, 4
-LDS_BYTES = 160 * 1024
-REGISTERS = 512
-LAUNCH_US = 2.4
-HBM_BYTES_PER_US = 6.8e6
-CACHE_BYTES_PER_US = 17e6
-LATENCY_CLOCKS = 1000.0
-"""Round trip of a vector load that hits L2."""
-_LDS_WIDE = {"b96": 12, "b128": 8, "b64": 4}
-_VMEM_CLOCKS = {"x2": 16, "x3": 16, "x4": 16}
+CLOCK_MHZ = 1000.0 * GFX950.nominal_ghz
+LAUNCH_US = GFX950.launch_us
+EVENT_BUDGET = 60_000
+"""Instructions that one simulation of a CU may take before rounds of the loop are left out."""
+KEPT_ROUNDS = 14
+BUSY = 0.8
+"""Share of the time above which a resource is said to bound a launch."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """time_us, and the clocks a wave and a CU spend by class."""
+    """time_us of the whole launch, and figures by name (see `RunResult.stats`)."""
 
     time_us: float
-    stats: dict[str, float]
+    stats: dict[str, float | str]
 
 
-def instruction_class(inst: Instruction) -> tuple[str, float]:
-    """(class, issue clocks) of one wave-instruction: mfma, valu, salu, lds, vmem or wait."""
+def instruction_class(inst: Instruction) -> str:
+    """mfma, valu, salu, lds, vmem or wait."""
     base = inst.base
-    op = MFMA.get(base)
-    if op is not None:
-        return "mfma", 4.0 * op.passes_for(mod_int(inst.mods, "cbsz"), mod_int(inst.mods, "blgp"))
+    if base in MFMA:
+        return "mfma"
     if base.startswith("ds_"):
-        wide = next((c for name, c in _LDS_WIDE.items() if name in base), 4)
-        return "lds", float(wide * (2 if "read2" in base or "write2" in base else 1))
-    if base.startswith(("buffer_", "global_", "flat_", "scratch_")):
-        return "vmem", float(next((c for k, c in _VMEM_CLOCKS.items() if base.endswith(k)), 4))
+        return "lds"
     if base.startswith(("s_waitcnt", "s_barrier")):
-        return "wait", 1.0
+        return "wait"
     if base.startswith("s_"):
-        return "salu", 4.0
-    if base.startswith(("v_exp", "v_log", "v_rcp", "v_rsq", "v_sqrt", "v_sin", "v_cos")):
-        return "valu", 16.0
-    return "valu", 4.0
+        return "salu"
+    return "vmem" if is_vmem(inst) else "valu"
 
 
-def waves_per_simd(resources: Resources, waves_per_group: int, lds: int) -> int:
-    """Waves resident on a SIMD: limited by registers, LDS and the workgroup's size."""
+def groups_per_cu(resources: Resources, waves: int, lds: int, facts: Facts = GFX950) -> int:
+    """Workgroups that a CU holds at a time: limited by registers, LDS and wave slots."""
     registers = max(8, -(-(resources.vgpr + resources.agpr) // 8) * 8)
-    by_registers = min(8, REGISTERS // min(registers, REGISTERS))
-    groups = max(1, by_registers * SIMDS // waves_per_group)
+    per_simd = min(facts.max_waves, facts.registers // min(registers, facts.registers))
+    groups = max(1, per_simd * facts.simds // waves)
     if lds:
-        groups = min(groups, max(1, LDS_BYTES // (-(-lds // 1280) * 1280)))
-    return max(1, groups * waves_per_group // SIMDS)
+        granules = -(-lds // facts.lds_granule) * facts.lds_granule
+        groups = min(groups, max(1, facts.lds_bytes // granules))
+    return groups
 
 
-def estimate(counts: Sequence[tuple[Instruction, int]], launch: Launch, groups_run: int,
-             moved: tuple[int, int]) -> Estimate:  # fmt: skip
-    """Time of the whole grid from the wave-instructions of `groups_run` of its workgroups.
+# --- programs ---------------------------------------------------------------------------------
 
-    moved: bytes read from and written to memory by those workgroups.
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A workgroup to simulate: micro-operations of its waves; `dropped` rounds were left out."""
+
+    waves: list[list[Uop]]
+    dropped: int
+
+
+def _prepare(trace: GroupTrace, uops: Uops, budget: int) -> _Prepared:
+    """budget: instructions to keep of the workgroup."""
+    known: dict[bytes, Loop | None] = {}
+    loops = []
+    for wave in trace.waves:
+        key = wave.pcs.tobytes()
+        if key not in known:
+            known[key] = find_loop(wave.pcs)
+        loops.append(known[key])
+    dropped = _dropped(trace, loops, budget)
+    waves = [
+        uops.wave(wave, positions(len(wave.pcs), loop, dropped), loop)
+        for wave, loop in zip(trace.waves, loops, strict=True)
+    ]
+    return _Prepared(waves, dropped)
+
+
+def _representative(traces: Sequence[GroupTrace], one_round: bool) -> list[GroupTrace]:
+    """Traces in the order to simulate them: of a launch of one round the longest decides."""
+    if not one_round:
+        return list(traces)
+    return sorted(traces, key=lambda t: -max(len(wave.pcs) for wave in t.waves))
+
+
+def _dropped(trace: GroupTrace, loops: Sequence[Loop | None], budget: int) -> int:
+    """Rounds to leave out: the same of each wave, and none where the waves' loops differ."""
+    rounds = {loop.rounds for loop in loops if loop is not None}
+    if len(rounds) != 1 or any(loop is None for loop in loops):
+        return 0
+    total = sum(len(wave.pcs) for wave in trace.waves)
+    a_round = sum(loop.length for loop in loops if loop is not None)
+    spare = rounds.pop() - KEPT_ROUNDS
+    return max(0, min(spare, -(-(total - budget) // a_round)))
+
+
+# --- one CU -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Body:
+    """Workgroups that ran one after another on a CU.
+
+    clocks: until the last ended, rounds that were left out included. loop_utilisation: of the
+    matrix units in the main loop. cu: the simulation, for what was busy and what waited.
     """
-    clocks: dict[str, float] = {}
-    issued: dict[str, float] = {}
-    for inst, n in counts:
-        name, cost = instruction_class(inst)
-        clocks[name] = clocks.get(name, 0.0) + cost * n
-        issued[name] = issued.get(name, 0.0) + n
-    waves = groups_run * launch.waves
-    per_wave = {name: total / waves for name, total in clocks.items()}
-    resident = waves_per_simd(launch.kernel.resources, launch.waves, launch.lds)
-    slots = CUS * max(1, resident * SIMDS // launch.waves)
-    rounds = math.ceil(launch.groups / slots)
-    in_flight = min(launch.groups, slots)
-    groups_per_cu = math.ceil(in_flight / CUS)
-    waves_per_cu = groups_per_cu * launch.waves
-    per_simd = math.ceil(waves_per_cu / SIMDS)
 
-    # Matrix and vector pipes overlap; a wave alone pays its own latencies one after another.
-    mfma, valu = per_wave.get("mfma", 0.0), per_wave.get("valu", 0.0)
-    pipe = max(mfma, valu, per_wave.get("salu", 0.0)) + 0.25 * min(mfma, valu)
-    simd = per_simd * pipe
-    shared = waves_per_cu * max(per_wave.get("lds", 0.0) / 2, per_wave.get("vmem", 0.0) / SIMDS)
-    waits = issued.get("wait", 0.0) / waves
-    alone = pipe + sum(per_wave.get(k, 0.0) for k in ("lds", "vmem")) + 20.0 * waits
-    body = max(simd, shared, alone) + LATENCY_CLOCKS
-    scale = launch.groups / groups_run
-    total_bytes = scale * (moved[0] + moved[1])
-    compute_us = rounds * body / CLOCK_MHZ
-    share = min(1.0, in_flight / CUS)
-    memory_us = total_bytes / (CACHE_BYTES_PER_US * share)
-    stats = {f"{name}_instructions": scale * n for name, n in issued.items()}
-    stats |= {"bytes_read": scale * moved[0], "bytes_written": scale * moved[1],
-              "rounds": float(rounds), "workgroups_run": float(groups_run),
-              "compute_us": compute_us, "memory_us": memory_us,
-              "waves_per_simd": float(resident)}  # fmt: skip
-    return Estimate(LAUNCH_US + max(compute_us, memory_us), stats)
+    clocks: float
+    loop_utilisation: float
+    cu: CU
+
+
+def _simulate(prepared: Sequence[_Prepared], count: int, resident: int, traffic: Traffic,
+              ghz: float) -> _Body:  # fmt: skip
+    facts = GFX950
+    cu = CU(traffic.share(ghz, facts), facts)
+    chosen = [prepared[i % len(prepared)] for i in range(count)]
+    clocks = float(cu.run([group.waves for group in chosen], resident))
+    first, slopes, used = 0, [], []
+    for group in chosen:
+        marks = cu.waves[first].marks
+        first += len(group.waves)
+        slope, busy = _slope(marks)
+        slopes.append(slope * group.dropped)
+        if slope:
+            used.append(busy / (facts.simds * slope))
+    for start in range(0, count, resident):
+        generation = slopes[start : start + resident]
+        clocks += sum(generation) / len(generation)
+    return _Body(clocks, float(np.mean(used)) if used else 0.0, cu)
+
+
+def _slope(marks: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    """Clocks and busy matrix clocks a round, over the later rounds that were simulated."""
+    if len(marks) < 4:
+        return 0.0, 0.0
+    first = len(marks) // 2 if len(marks) < 12 else 6
+    last = len(marks) - 2
+    if last <= first:
+        first, last = 1, len(marks) - 1
+    rounds = last - first
+    return ((marks[last][0] - marks[first][0]) / rounds,
+            (marks[last][1] - marks[first][1]) / rounds)  # fmt: skip
+
+
+# --- the launch -------------------------------------------------------------------------------
+
+
+def frequency(utilisation: float, kind: str, facts: Facts = GFX950) -> float:
+    """GHz at a utilisation of the chip's matrix units; kind: "half", "fp8" or "fp4"."""
+    curve: Curve = {"half": facts.ghz_half, "fp8": facts.ghz_fp8, "fp4": facts.ghz_fp4}[kind]
+    return float(np.interp(utilisation, [x for x, _ in curve], [y for _, y in curve]))
+
+
+def matrix_clocks(program: Program, pcs: np.ndarray) -> dict[str, float]:
+    """Matrix clocks of executed instructions by type, as `frequency` takes it."""
+    clocks = {"half": 0.0, "fp8": 0.0, "fp4": 0.0}
+    for pc, count in zip(*np.unique(pcs, return_counts=True), strict=True):
+        inst = program.instructions[pc]
+        op = MFMA.get(inst.base)
+        if op is None:
+            continue
+        formats = [mod_int(inst.mods, name) for name in ("cbsz", "blgp")]
+        bits = 16
+        if op.mixed:
+            bits = max(SELECTOR[code].bits for code in formats)
+        elif op.a in ("fp8", "bf8", "i8"):
+            bits = 8
+        kind = "half" if bits == 16 else "fp8" if bits == 8 else "fp4"
+        clocks[kind] += 4.0 * op.passes_for(*formats) * int(count)
+    return clocks
+
+
+class _Clock:
+    """One launch being timed."""
+
+    def __init__(self, launch: Launch, traces: Sequence[GroupTrace], lines: np.ndarray) -> None:
+        self.launch, self.facts = launch, GFX950
+        program = launch.kernel.program
+        self.resident = groups_per_cu(launch.kernel.resources, launch.waves, launch.lds)
+        self.per_cu = -(-launch.groups // self.facts.cus)
+        at_once = min(self.resident, self.per_cu)
+        uops = Uops(program)
+        budget = EVENT_BUDGET // (2 * at_once)
+        chosen = _representative(traces, self.per_cu <= self.resident)[: 2 * at_once]
+        self.prepared = [_prepare(trace, uops, budget) for trace in chosen]
+        executed = np.concatenate([wave.pcs for trace in traces for wave in trace.waves])
+        matrix = matrix_clocks(program, executed)
+        self.kind = max(matrix, key=lambda kind: matrix[kind])
+        read, written = moved_bytes(traces, uops)
+        scale = launch.groups / len(traces)
+        self.traffic = measure_traffic(
+            lines, read * scale, written * scale, launch.groups, at_once
+        )
+        self.matrix = scale * sum(matrix.values())
+
+    def time(self) -> tuple[float, float, _Body]:
+        """(clocks of the busiest CU, GHz, the simulation of a full CU)."""
+        at_once = min(self.resident, self.per_cu)
+        ghz = 2.0
+        for _ in range(2):
+            body = _simulate(self.prepared, at_once, self.resident, self.traffic, ghz)
+            before, ghz = ghz, self._frequency(body, at_once)
+            if abs(before - ghz) < 0.02 * ghz:
+                break
+        clocks = self._rounds(body, at_once, ghz)
+        return clocks, ghz, body
+
+    def _frequency(self, body: _Body, at_once: int) -> float:
+        rounds = self.per_cu / at_once
+        spent = body.clocks * rounds * self.facts.cus * self.facts.simds
+        return frequency(min(1.0, self.matrix / spent), self.kind)
+
+    def _rounds(self, body: _Body, at_once: int, ghz: float) -> float:
+        """Clocks of all the workgroups that the busiest CU gets, one round following another."""
+        full, rest = divmod(self.per_cu, at_once)
+        clocks = body.clocks
+        if full > 1:
+            more = _simulate(self.prepared, 2 * at_once, self.resident, self.traffic, ghz)
+            clocks += (full - 1) * (more.clocks - body.clocks)
+        if rest:
+            more = _simulate(self.prepared, at_once + rest, self.resident, self.traffic, ghz)
+            clocks += more.clocks - body.clocks
+        return clocks
+
+
+def moved_bytes(traces: Sequence[GroupTrace], uops: Uops) -> tuple[float, float]:
+    """Bytes that the traced workgroups read past their L1s, and bytes that they wrote."""
+    read = written = 0.0
+    for trace in traces:
+        for wave in trace.waves:
+            pcs, counts = np.unique(wave.pcs, return_counts=True)
+            times = dict(zip(pcs.tolist(), counts.tolist(), strict=True))
+            for pc, costs in wave.costs.items():
+                for visit in range(len(costs)):
+                    cost = costs[visit]
+                    if not isinstance(cost, VmemCost):
+                        break
+                    last = visit == len(costs) - 1
+                    repeats = times[pc] - visit if last else 1
+                    if uops.writes(pc):
+                        written += repeats * cost.moved
+                    else:
+                        read += repeats * cost.missed
+    return read, written
+
+
+def _bound(body: _Body, us: Mapping[str, float]) -> str:
+    """What a launch waits for most."""
+    if us["launch"] > 0.5 * us["total"]:
+        return "launch"
+    if us["hbm"] > 0.9 * us["body"]:
+        return "hbm"
+    if body.loop_utilisation > BUSY:
+        return "mfma"
+    cu, end = body.cu, max(1, body.cu.end)
+    shares = {"lds": max(cu.busy["lds"], cu.busy["lds write"], cu.busy["bus"] / 2) / end,
+              "l2": cu.busy["memory"] / end, "vmem issue": cu.busy["vmem"] / end,
+              "issue": cu.busy["valu"] / (end * 4)}  # fmt: skip
+    name = max(shares, key=lambda key: shares[key])
+    if shares[name] > BUSY:
+        return name
+    stalls = {("vmem latency" if k == "vmem" else k): v for k, v in cu.stalls.items()}
+    alone = {k: v for k, v in stalls.items() if k != "barrier"} or stalls or {"issue": 1}
+    return max(alone, key=lambda key: alone[key])
+
+
+def time_launch(launch: Launch, traces: Sequence[GroupTrace], lines: np.ndarray) -> Estimate:
+    """Time of a whole launch from some of its workgroups.
+
+    traces: what at least one workgroup executed. lines: int64 [2, n], workgroup and 64-byte
+    segment of the first loads, as `probe.Probe.run` gives them.
+    """
+    clock = _Clock(launch, traces, lines)
+    clocks, ghz, body = clock.time()
+    facts, traffic = clock.facts, clock.traffic
+    body_us = 1e-3 * clocks / ghz
+    hbm_us = traffic.hbm_us()
+    total = facts.launch_us + max(body_us, hbm_us)
+    parts = {"total": total, "body": body_us, "hbm": hbm_us, "launch": facts.launch_us}
+    waves = min(clock.resident, clock.per_cu) * launch.waves / facts.simds
+    whole = clock.matrix / (clocks * facts.cus * facts.simds)
+    stats: dict[str, float | str] = {
+        "bound": _bound(body, parts), "cycles": clocks, "frequency_ghz": ghz,
+        "mfma_utilisation": min(1.0, whole),
+        "mfma_utilisation_loop": min(1.0, body.loop_utilisation), "waves_per_simd": waves,
+        "workgroups_per_cu": float(clock.per_cu), "resident_workgroups": float(clock.resident),
+        "launch_us": facts.launch_us, "body_us": body_us, "hbm_us": hbm_us,
+        "l2_read_bytes": traffic.read, "written_bytes": traffic.written,
+        "l2_miss": traffic.l2_miss, "hbm_part": traffic.far,
+    }  # fmt: skip
+    return Estimate(total, stats)

@@ -7,7 +7,7 @@ taken to cost what the last recorded one did. Knows nothing of time or of other 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +19,14 @@ from .facts import GFX950, Facts
 from .lds_timing import PERMUTE_CLOCKS, Access, access_of, bus_clocks, core_clocks
 from .operands import Decoder
 from .program import Program
-from .state import Cohort, WaveSet
+from .state import Cohort, Machine, WaveSet
 from .vmem import _LOADS, _NAME, _STORES
 from .vmem_timing import L1, SEGMENT, issue_clocks, segments_of
 
 Run = Callable[[Cohort], Any]
+Member = tuple[int, int]
+Events = list[tuple[int, WaveSet]]
+Tracked = list[tuple[int, Member]]
 VISITS = 4
 """Executions of a memory instruction whose addresses are looked at; they cover a loop's start."""
 
@@ -133,147 +136,132 @@ def is_vmem(inst: Instruction) -> bool:
 
 
 class Recorder:
-    """Wraps closures so that what chosen workgroups execute is noted.
+    """Wraps a machine's closures so that what chosen workgroups execute is noted.
 
     groups: linear ids of the workgroups to follow. One recorder serves all machines of a launch.
     """
 
-    def __init__(self, program: Program, groups: Sequence[int], waves: int,
-                 facts: Facts = GFX950) -> None:  # fmt: skip
+    def __init__(self, program: Program, groups: Iterable[int], facts: Facts = GFX950) -> None:
         self.program = program
         self.facts = facts
-        self.waves = waves
         self.wanted = frozenset(groups)
-        self.events: list[tuple[int, WaveSet, Any]] = []
-        self.costs: dict[tuple[int, int, int], list[Cost]] = {}
-        self.seen: dict[tuple[int, int, Any], int] = {}
+        self.costs: dict[Member, dict[int, list[Cost]]] = {}
         self.caches: dict[int, L1] = {}
-        self.followed: dict[int, bool] = {}
+        self.runs: list[tuple[np.ndarray, Events]] = []
 
-    def wrap(self, code: list[Run]) -> list[Run]:
-        """The same closures, each of which tells the recorder first."""
-        return [self._wrapped(code, pc) for pc in range(len(code))]
+    def follows(self, groups: np.ndarray) -> bool:
+        """Whether a machine with these workgroups has one to follow."""
+        return not self.wanted.isdisjoint(groups.tolist())
 
-    def _wrapped(self, code: list[Run], pc: int) -> Run:
+    def wrap(self, code: list[Run], machine: Machine) -> list[Run]:
+        """The closures of `machine`, each of which tells the recorder first."""
+        events: Events = []
+        self.runs.append((machine.group_ids, events))
+        return [self._wrapped(code, pc, events) for pc in range(len(code))]
+
+    def _wrapped(self, code: list[Run], pc: int, events: Events) -> Run:
         inst = self.program.instructions[pc]
         note = self._note_memory(inst, pc)
-        events = self.events
+        if note is None:
 
-        def run(c: Cohort) -> Any:
-            events.append((pc, c.waves, c.m))
-            if note is not None:
-                note(c)
+            def plain(c: Cohort) -> Any:
+                events.append((pc, c.waves))
+                return code[pc](c)
+
+            return plain
+
+        def memory(c: Cohort) -> Any:
+            events.append((pc, c.waves))
+            note(c)
             return code[pc](c)
 
-        return run
+        return memory
 
     def _note_memory(self, inst: Instruction, pc: int) -> Callable[[Cohort], None] | None:
         lds = inst.base.startswith("ds_")
         if not lds and not is_vmem(inst):
             return None
         cost = self._lds_cost if lds else self._vmem_cost
-        seen = self.seen
+        seen: dict[Any, int] = {}
 
         def note(c: Cohort) -> None:
-            key = (pc, id(c.m), c.waves.key)
-            visits = seen.get(key, 0)
+            visits = seen.get(c.waves.key, 0)
             if visits < VISITS:
-                seen[key] = visits + 1
-                if self._follows(c.m):
-                    cost(c, inst, pc)
+                seen[c.waves.key] = visits + 1
+                tracked = self._members(c.m.group_ids, c.waves)
+                if tracked:
+                    cost(c, inst, pc, tracked)
 
         return note
 
-    def _follows(self, machine: Any) -> bool:
-        key = id(machine)
-        if key not in self.followed:
-            ids = machine.group_ids.tolist()
-            self.followed[key] = not self.wanted.isdisjoint(ids)
-        return self.followed[key]
-
-    def _tracked(self, c: Cohort) -> list[tuple[int, int, int]]:
-        """(row in the cohort, workgroup id, wave of the workgroup) of followed waves."""
-        m = c.m
+    def _members(self, ids: np.ndarray, waves: WaveSet) -> list[tuple[int, Member]]:
+        """(row in `waves`, (workgroup id, wave of the workgroup)) of followed waves."""
         found = []
-        for row, wave in enumerate(c.waves.idx.tolist()):
-            number, column = divmod(wave, m.groups)
-            group = int(m.group_ids[column])
+        for row, wave in enumerate(waves.idx.tolist()):
+            number, column = divmod(wave, len(ids))
+            group = int(ids[column])
             if group in self.wanted:
-                found.append((row, group, number))
+                found.append((row, (group, number)))
         return found
 
-    def _lds_cost(self, c: Cohort, inst: Instruction, pc: int) -> None:
-        tracked = self._tracked(c)
-        if not tracked:
-            return
+    def _add(self, member: Member, pc: int, cost: Cost) -> None:
+        self.costs.setdefault(member, {}).setdefault(pc, []).append(cost)
+
+    def _lds_cost(self, c: Cohort, inst: Instruction, pc: int, tracked: Tracked) -> None:
         access = access_of(inst.base)
         if access is None:
-            clocks = [PERMUTE_CLOCKS[0]] * len(tracked)
-            bus = PERMUTE_CLOCKS[1]
-        else:
-            addr, active = _LdsForm(self.program, inst, access).touch(c)
-            rows = [row for row, _, _ in tracked]
-            lanes = None if active is None else active[rows]
-            clocks = core_clocks(access, addr[rows], lanes).tolist()
-            bus = bus_clocks(access, self.facts)
-        for (_, group, number), core in zip(tracked, clocks, strict=True):
-            self.costs.setdefault((group, number, pc), []).append(LdsCost(core, bus))
-
-    def _vmem_cost(self, c: Cohort, inst: Instruction, pc: int) -> None:
-        tracked = self._tracked(c)
-        if not tracked:
+            for _, member in tracked:
+                self._add(member, pc, LdsCost(*PERMUTE_CLOCKS))
             return
+        rows = [row for row, _ in tracked]
+        addr, active = _LdsForm(self.program, inst, access).touch(c)
+        clocks = core_clocks(access, addr[rows], None if active is None else active[rows])
+        bus = bus_clocks(access, self.facts)
+        for (_, member), core in zip(tracked, clocks.tolist(), strict=True):
+            self._add(member, pc, LdsCost(core, bus))
+
+    def _vmem_cost(self, c: Cohort, inst: Instruction, pc: int, tracked: Tracked) -> None:
         form = MemoryForm(self.program, inst)
-        rows = [row for row, _, _ in tracked]
+        rows = [row for row, _ in tracked]
         addr, active = form.touch(c)
-        lanes = None if active is None else active[rows]
-        touched = segments_of(addr[rows], form.size, lanes)
-        for (_, group, number), segments in zip(tracked, touched, strict=True):
-            moved = SEGMENT * len(segments)
-            missed = moved
+        touched = segments_of(addr[rows], form.size, None if active is None else active[rows])
+        for (_, member), segments in zip(tracked, touched, strict=True):
+            missed = len(segments)
             if not (form.store or form.atomic):
-                cache = self.caches.setdefault(group, L1(self.facts))
-                missed = SEGMENT * cache.misses(segments)
+                missed = self.caches.setdefault(member[0], L1(self.facts)).misses(segments)
             issue = issue_clocks(form.size, len(segments), self.facts)
-            cost = VmemCost(issue, moved, missed)
-            self.costs.setdefault((group, number, pc), []).append(cost)
+            cost = VmemCost(issue, SEGMENT * len(segments), SEGMENT * missed)
+            self._add(member, pc, cost)
 
     # --- afterwards -----------------------------------------------------------------------
 
     def traces(self) -> list[GroupTrace]:
         """The followed workgroups that ran, by id."""
-        pieces = self._pieces()
+        pieces: dict[Member, list[np.ndarray]] = {}
+        for ids, events in self.runs:
+            self._sort(ids, events, pieces)
         groups: dict[int, GroupTrace] = {}
-        for group, number in sorted(pieces):
-            parts = pieces[group, number]
+        for member in sorted(pieces):
+            parts = pieces[member]
             pcs = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            costs = {
-                pc: costs for (g, w, pc), costs in self.costs.items() if (g, w) == (group, number)
-            }
-            trace = groups.setdefault(group, GroupTrace(group))
-            trace.waves.append(WaveTrace(pcs, costs))
+            wave = WaveTrace(pcs, self.costs.get(member, {}))
+            groups.setdefault(member[0], GroupTrace(member[0])).waves.append(wave)
         return list(groups.values())
 
-    def _pieces(self) -> dict[tuple[int, int], list[np.ndarray]]:
-        """Runs of instructions by (workgroup, wave)."""
-        pieces: dict[tuple[int, int], list[np.ndarray]] = {}
-        members: dict[tuple[int, Any], list[tuple[int, int]]] = {}
-        events, start, end = self.events, 0, len(self.events)
+    def _sort(self, ids: np.ndarray, events: Events,
+              pieces: dict[Member, list[np.ndarray]]) -> None:  # fmt: skip
+        """Adds a machine's events to the waves that they belong to."""
+        members: dict[Any, list[Member]] = {}
+        start, end = 0, len(events)
         while start < end:
-            _, waves, machine = events[start]
+            waves = events[start][1]
             stop = start + 1
             while stop < end and events[stop][1] is waves:
                 stop += 1
-            key = (id(machine), waves.key)
-            if key not in members:
-                members[key] = [
-                    (int(machine.group_ids[w % machine.groups]), w // machine.groups)
-                    for w in waves.idx.tolist()
-                    if int(machine.group_ids[w % machine.groups]) in self.wanted
-                ]
-            if members[key]:
+            if waves.key not in members:
+                members[waves.key] = [member for _, member in self._members(ids, waves)]
+            if members[waves.key]:
                 pcs = np.fromiter((e[0] for e in events[start:stop]), np.int32, stop - start)
-                for member in members[key]:
+                for member in members[waves.key]:
                     pieces.setdefault(member, []).append(pcs)
             start = stop
-        return pieces

@@ -141,9 +141,9 @@ def _mul_hi_i32(a: Array, b: Array) -> Array:
     return _high(a, b, I64)
 
 
-_add("v_add_u32", "u32", "u32 u32", np.add)
-_add("v_sub_u32", "u32", "u32 u32", np.subtract)
-_add("v_subrev_u32", "u32", "u32 u32", _reverse(np.subtract))
+_add("v_add_u32", "u32", "u32 u32", np.add, exact=np.add)
+_add("v_sub_u32", "u32", "u32 u32", np.subtract, exact=np.subtract)
+_add("v_subrev_u32", "u32", "u32 u32", _reverse(np.subtract), exact=_reverse(np.subtract))
 _add("v_add3_u32", "u32", "u32 u32 u32", lambda a, b, c: a + b + c)
 _add("v_lshl_add_u32", "u32", "u32 u32 u32", lambda a, n, c: (a << (n & U32(31))) + c)
 _add("v_add_lshl_u32", "u32", "u32 u32 u32", lambda a, b, n: (a + b) << (n & U32(31)))
@@ -155,8 +155,8 @@ _add("v_subrev_co_u32", "u32 mask", "u32 u32", _reverse(_borrow_sub))
 _add("v_addc_co_u32", "u32 mask", "u32 u32 mask", _addc)
 _add("v_subb_co_u32", "u32 mask", "u32 u32 mask", _subb)
 _add("v_subbrev_co_u32", "u32 mask", "u32 u32 mask", lambda a, b, c: _subb(b, a, c))
-_add("v_add_i32", "i32", "i32 i32", np.add)  # the clamped sum is the engine's
-_add("v_sub_i32", "i32", "i32 i32", np.subtract)
+_add("v_add_i32", "i32", "i32 i32", np.add, exact=np.add)
+_add("v_sub_i32", "i32", "i32 i32", np.subtract, exact=np.subtract)
 _add("v_mul_lo_u32", "u32", "u32 u32", np.multiply)
 _add("v_mul_hi_u32", "u32", "u32 u32", _mul_hi_u32)
 _add("v_mul_hi_i32", "i32", "i32 i32", _mul_hi_i32)
@@ -174,16 +174,35 @@ def _i24(a: Array) -> Array:
     return (a << I32(8)) >> I32(8)
 
 
+def _exact_mad(cut: Callable[[Array], Array]) -> Callable[[Array, Array, Array], Array]:
+    """a · b + c of operands that ``cut`` narrows, on int64."""
+    return lambda a, b, c: cut(a) * cut(b) + c
+
+
+def _wide_u24(a: Array) -> Array:
+    return a & I64(0xFFFFFF)
+
+
+def _wide_i24(a: Array) -> Array:
+    return (a << I64(40)) >> I64(40)
+
+
+def _whole(a: Array) -> Array:
+    return a
+
+
 _add("v_mul_u32_u24", "u32", "u32 u32", lambda a, b: _u24(a) * _u24(b))
 _add("v_mul_i32_i24", "i32", "i32 i32", lambda a, b: _i24(a) * _i24(b))
 _add("v_mul_hi_u32_u24", "u32", "u32 u32", lambda a, b: _mul_hi_u32(_u24(a), _u24(b)))
 _add("v_mul_hi_i32_i24", "i32", "i32 i32", lambda a, b: _mul_hi_i32(_i24(a), _i24(b)))
-_add("v_mad_u32_u24", "u32", "u32 u32 u32", lambda a, b, c: _u24(a) * _u24(b) + c)
-_add("v_mad_i32_i24", "i32", "i32 i32 i32", lambda a, b, c: _i24(a) * _i24(b) + c)
-_add("v_mad_u32_u16", "u32", "u16 u16 u32",
-     lambda a, b, c: np.multiply(a, b, dtype=U32) + c)  # fmt: skip
-_add("v_mad_i32_i16", "i32", "i16 i16 i32",
-     lambda a, b, c: np.multiply(a, b, dtype=I32) + c)  # fmt: skip
+_add("v_mad_u32_u24", "u32", "u32 u32 u32", lambda a, b, c: _u24(a) * _u24(b) + c,
+     exact=_exact_mad(_wide_u24))  # fmt: skip
+_add("v_mad_i32_i24", "i32", "i32 i32 i32", lambda a, b, c: _i24(a) * _i24(b) + c,
+     exact=_exact_mad(_wide_i24))  # fmt: skip
+_add("v_mad_u32_u16", "u32", "u16 u16 u32", lambda a, b, c: np.multiply(a, b, dtype=U32) + c,
+     exact=_exact_mad(_whole))  # fmt: skip
+_add("v_mad_i32_i16", "i32", "i16 i16 i32", lambda a, b, c: np.multiply(a, b, dtype=I32) + c,
+     exact=_exact_mad(_whole))  # fmt: skip
 
 # --- shifts ------------------------------------------------------------------------------------
 
@@ -262,11 +281,12 @@ for _t in ("i32", "u32", "i16", "u16"):
 # --- 16-bit arithmetic -------------------------------------------------------------------------
 
 for _t in ("u16", "i16"):
-    _add(f"v_add_{_t}", _t, f"{_t} {_t}", np.add)
-    _add(f"v_sub_{_t}", _t, f"{_t} {_t}", np.subtract)
+    _add(f"v_add_{_t}", _t, f"{_t} {_t}", np.add, exact=np.add)
+    _add(f"v_sub_{_t}", _t, f"{_t} {_t}", np.subtract, exact=np.subtract)
     for _legacy in ("", "legacy_"):
-        _add(f"v_mad_{_legacy}{_t}", _t, f"{_t} {_t} {_t}", lambda a, b, c: a * b + c)
-_add("v_subrev_u16", "u16", "u16 u16", _reverse(np.subtract))
+        _add(f"v_mad_{_legacy}{_t}", _t, f"{_t} {_t} {_t}", lambda a, b, c: a * b + c,
+             exact=_exact_mad(_whole))  # fmt: skip
+_add("v_subrev_u16", "u16", "u16 u16", _reverse(np.subtract), exact=_reverse(np.subtract))
 _add("v_mul_lo_u16", "u16", "u16 u16", np.multiply)
 
 # --- bytes -------------------------------------------------------------------------------------
@@ -341,12 +361,24 @@ def _perm(a: Array, b: Array, select: Array) -> Array:
     return np.take_along_axis(pool, index, axis=-1).view(U32)[..., 0]
 
 
-_add("v_sad_u8", "u32", "u32 u32 u32", _sad_u8)
-_add("v_msad_u8", "u32", "u32 u32 u32", _msad_u8)
+
+
+def _exact_sad(fn: Callable[..., Array]) -> Callable[[Array, Array, Array], Array]:
+    """The differences fit 32 bits without the addend; their sum with it needs more."""
+
+    def run(a: Array, b: Array, c: Array) -> Array:
+        parts: Array = fn(a.astype(U32), b.astype(U32), np.zeros(c.shape, U32))
+        return parts.astype(I64) + c
+
+    return run
+
+
+for _name, _fn in (("sad_u8", _sad_u8), ("msad_u8", _msad_u8), ("sad_u16", _sad_u16)):
+    _add(f"v_{_name}", "u32", "u32 u32 u32", _fn, exact=_exact_sad(_fn))
 _add("v_sad_hi_u8", "u32", "u32 u32 u32",
      lambda a, b, c: (_sad_u8(a, b, np.zeros_like(c)) << U32(16)) + c)  # fmt: skip
-_add("v_sad_u16", "u32", "u32 u32 u32", _sad_u16)
-_add("v_sad_u32", "u32", "u32 u32 u32", lambda a, b, c: _absdiff(a, b) + c)
+_add("v_sad_u32", "u32", "u32 u32 u32", lambda a, b, c: _absdiff(a, b) + c,
+     exact=lambda a, b, c: _absdiff(a, b) + c)  # fmt: skip
 _add("v_lerp_u8", "u32", "u32 u32 u32", _lerp_u8)
 _add("v_perm_b32", "u32", "u32 u32 u32", _perm)
 _add("v_pack_b32_f16", "b32", "f16 f16",

@@ -7,6 +7,7 @@ nothing of what an opcode computes, nor of memory.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def mod_int(mods: Any, name: str) -> int:
 
 def compile_vector(d: Decoder, inst: Instruction, op: Op) -> Run:
     """Closure of a "valu", "vopc" or "vop3p" instruction."""
-    if op.kind == "vop3p" and not _is_mix(inst):
+    if op.kind == "vop3p":
         return _packed(d, inst, op)
     dst, src = inst.operands[: len(op.dst)], inst.operands[len(op.dst) :]
     if len(src) != len(op.src):
@@ -54,9 +55,10 @@ def compile_vector(d: Decoder, inst: Instruction, op: Op) -> Run:
     return assemble(fn, reads, writes)
 
 
-def _is_mix(inst: Instruction) -> bool:
-    # v_fma_mix_* use op_sel(_hi) to choose formats, not packed halves; the opcode handles them.
-    return "_mix" in inst.base
+def _signs_are_masks(op: Op) -> bool:
+    """Whether the opcode itself negates its sources: v_fma_mix, whose op_sel_hi says where the
+    sign is."""
+    return "neg" in op.mods
 
 
 def assemble(fn: Callable[..., Any], reads: list[Read], writes: list[Write]) -> Run:
@@ -85,10 +87,34 @@ def _assemble_one(fn: Callable[..., Any], reads: list[Read], write: Write) -> Ru
     return lambda c: write(c, fn(*[read(c) for read in reads]))
 
 
+_OTHER_ENCODINGS = ("op_sel", "op_sel_hi", "neg_lo", "neg_hi")
+
+
+def _refuse_unmodelled(d: Decoder, inst: Instruction, op: Op, src: tuple[Operand, ...]) -> None:
+    """Fails on a modifier that neither the engine nor the opcode gives a meaning.
+
+    A sign of untyped bits is that of the float they hold where the opcode only moves them
+    (v_cndmask_b32 -v0); where it takes them apart, as packed conversions and dot products do,
+    there are two signs, and no public text says which neg flips.
+    """
+    for name in _OTHER_ENCODINGS:
+        halves = name == "op_sel" and any(k in _HALVES for k in op.src + op.dst)
+        usual = 1 if name == "op_sel_hi" else 0
+        asked = any(bit != usual for bit in bit_list(inst.mods, name, len(src), usual))
+        if asked and name not in op.mods and not halves and "op_sel" not in op.mods:
+            raise d.fail(f"{name} of this opcode")
+    moves = all(kind[0] in "bm" for kind in op.src + op.dst)
+    for operand, kind in zip(src, op.src, strict=True):
+        if (operand.neg or operand.abs) and kind[0] == "b" and kind != "bf16" and not moves:
+            raise d.fail(f"sign modifier of the packed operand {operand.text}")
+
+
 def _sources(d: Decoder, inst: Instruction, op: Op, src: tuple[Operand, ...]) -> list[Read]:
     select = bit_list(inst.mods, "op_sel", len(src) + len(op.dst))
-    if _is_mix(inst):
-        return [d.vector_read(o, k) for o, k in zip(src, op.src, strict=True)]
+    if _signs_are_masks(op):
+        return [d.vector_read(replace(o, neg=False, abs=False), k)
+                for o, k in zip(src, op.src, strict=True)]  # fmt: skip
+    _refuse_unmodelled(d, inst, op, src)
     reads: list[Read] = []
     for i, (operand, kind) in enumerate(zip(src, op.src, strict=True)):
         if inst.encoding == "sdwa" and kind != "mask":
@@ -145,6 +171,7 @@ def _implicit(d: Decoder, name: str, dst: tuple[Operand, ...], op: Op) -> Read:
     if name == "dst":
         return d.vector_read(dst[0], op.dst[0])
     if name == "scc":
+        d.note_flag(name)
         return lambda c: c.m.scc[c.sel][:, None]
     if name == "exec":
         return lambda c: c.active()
@@ -164,6 +191,9 @@ def _with_mods(d: Decoder, inst: Instruction, op: Op) -> Callable[..., Any]:
     fn: Callable[..., Any] = op.fn
     if op.mods:
         given = {name: mod_int(inst.mods, name) for name in op.mods if name in inst.mods}
+        if _signs_are_masks(op):
+            src = inst.operands[len(op.dst) :]
+            given |= {n: sum(getattr(o, n) << i for i, o in enumerate(src)) for n in ("neg", "abs")}
         if given:
             inner = fn
             fn = lambda *args: inner(*args, **given)  # noqa: E731
@@ -173,7 +203,7 @@ def _with_mods(d: Decoder, inst: Instruction, op: Op) -> Callable[..., Any]:
     scale *= 0.5 if inst.mods.get("div") == 2 else 1.0
     clamp = "clamp" in inst.mods and "clamp" not in op.mods
     if clamp and not op.dst[0].startswith(("f", "bf")):
-        return _saturated(d, fn, op)
+        return _saturated(d, op)
     if scale == 1.0 and not clamp:
         return fn
     return _float_result(fn, scale, clamp)
@@ -195,15 +225,16 @@ def _float_result(fn: Callable[..., Any], scale: float, clamp: bool) -> Callable
     return run
 
 
-def _saturated(d: Decoder, fn: Callable[..., Any], op: Op) -> Callable[..., Any]:
+def _saturated(d: Decoder, op: Op) -> Callable[..., Any]:
     """Integer clamp: the exact result, limited to the destination's range."""
-    if len(op.dst) != 1 or op.dst[0] not in ("u32", "i32", "u16", "i16"):
-        raise d.fail(f"clamp of a {op.dst[0]} result")
+    exact = op.exact
+    if exact is None:
+        raise d.fail("clamp")
     dtype = DTYPES[op.dst[0]]
     info = np.iinfo(dtype)
 
     def run(*args: Any) -> Any:
-        wide = fn(*[np.asarray(a).astype(np.int64) for a in args])
+        wide = exact(*[np.asarray(a).astype(np.int64) for a in args])
         return np.clip(wide, info.min, info.max).astype(dtype)
 
     return run

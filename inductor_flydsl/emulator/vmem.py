@@ -9,16 +9,24 @@ Memory Instructions". Knows nothing of when things land.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .address import AddressRead, address_reader
+from .access import (
+    Site,
+    atomic_on_host,
+    limited_gather,
+    merge_half,
+    outside_lds,
+    scatter,
+    widen,
+    write_rows,
+)
+from .address import address_reader
 from .asm import M0, Instruction, Operand
-from .atomics import GLOBAL_ATOMICS, Atomic, apply_atomic
-from .errors import MemoryFault
-from .memory import Outside
+from .atomics import GLOBAL_ATOMICS
 from .operands import Decoder
 from .queues import VM, Entry
 from .state import LANES, Cohort, Machine, Selector
@@ -59,117 +67,7 @@ def compile_vmem(d: Decoder, inst: Instruction) -> Run | None:
     return None
 
 
-# --- access with faults -----------------------------------------------------------------------
-
-
-def fault(m: Machine, inst: Instruction, sel: Selector, addr: np.ndarray,
-          lanes: np.ndarray) -> None:  # fmt: skip
-    """Reports an access outside memory: a finding where findings are on, else MemoryFault."""
-    wave, lane = (int(x) for x in np.argwhere(lanes)[0])
-    where = np.arange(m.waves)[sel][wave]
-    if m.hazards is not None:
-        m.hazards.out_of_bounds(inst, sel, lanes, int(addr[wave, lane]))
-        return
-    raise MemoryFault(
-        f"{inst.mnemonic} touches address {int(addr[wave, lane]):#x} outside every region "
-        f"({m.wave_name(int(where))}, lane {lane}, {int(lanes.sum())} lanes in all)",
-        m.kernel.name, inst.line, inst.text,
-    )  # fmt: skip
-
-
-def outside_lds(c: Cohort, inst: Instruction, addr: np.ndarray,
-                size: int) -> tuple[np.ndarray, np.ndarray | None]:  # fmt: skip
-    """LDS addresses [n, 64] that leave the workgroup's LDS → (addresses made safe, those lanes).
-
-    Reads there give 0 and writes vanish. Reports them: a finding, or MemoryFault.
-    """
-    m = c.m
-    relative = addr - c.lds_base
-    bad = (relative < 0) | (relative + size > m.lds_size)
-    addr = np.where(bad, c.lds_base, addr)
-    if c.exec is not None:
-        bad &= c.exec
-    if not bad.any():
-        return addr, None
-    wave, lane = (int(x) for x in np.argwhere(bad)[0])
-    if m.hazards is not None:
-        m.hazards.out_of_bounds(inst, c.sel, bad, int(relative[wave, lane]), "lds")
-        return addr, bad
-    raise MemoryFault(
-        f"{inst.mnemonic} touches LDS byte {int(relative[wave, lane])} of {m.lds_size} "
-        f"({m.wave_name(int(c.waves.idx[wave]))}, lane {lane})",
-        m.kernel.name, inst.line, inst.text,
-    )  # fmt: skip
-
-
-def _checked_gather(m: Machine, inst: Instruction, sel: Selector, addr: np.ndarray, size: int,
-                    active: np.ndarray | None) -> np.ndarray:  # fmt: skip
-    try:
-        return m.memory.gather(addr, size, active)
-    except Outside as error:
-        fault(m, inst, sel, addr, error.lanes)
-        keep = ~error.lanes if active is None else active & ~error.lanes
-        return m.memory.gather(addr, size, keep)
-
-
-def _checked_scatter(m: Machine, inst: Instruction, sel: Selector, addr: np.ndarray, size: int,
-                     data: np.ndarray, active: np.ndarray | None) -> None:  # fmt: skip
-    try:
-        m.memory.scatter(addr, size, data, active)
-    except Outside as error:
-        fault(m, inst, sel, addr, error.lanes)
-        keep = ~error.lanes if active is None else active & ~error.lanes
-        m.memory.scatter(addr, size, data, keep)
-
-
-def _limited_gather(m: Machine, inst: Instruction, sel: Selector, addr: np.ndarray, size: int,
-                    active: np.ndarray | None, valid: np.ndarray | None) -> np.ndarray:  # fmt: skip
-    """Gather where `valid` (bytes a lane may read, or None for all) stops buffers' ends."""
-    if valid is None:
-        return _checked_gather(m, inst, sel, addr, size, active)
-    allowed = valid >= 0 if active is None else active
-    if size <= 4:
-        return _checked_gather(m, inst, sel, addr, size, allowed & (valid >= size))
-    words = [
-        _checked_gather(m, inst, sel, addr + 4 * i, 4, allowed & (valid >= 4 * i + 4))[0]
-        for i in range(size // 4)
-    ]
-    return np.stack(words)
-
-
 # --- loads ----------------------------------------------------------------------------------
-
-
-def widen(raw: np.ndarray, form: str) -> np.ndarray:
-    """Sign extension of a loaded byte or short, uint32 → uint32."""
-    if form.startswith("i8"):
-        return (raw.astype(np.uint8).view(np.int8)).astype(np.int32).view(np.uint32)
-    if form == "i16":
-        return (raw.astype(np.uint16).view(np.int16)).astype(np.int32).view(np.uint32)
-    return raw
-
-
-def write_rows(m: Machine, sel: Selector, row: int, data: Sequence[np.ndarray] | np.ndarray,
-               active: np.ndarray | None) -> None:  # fmt: skip
-    """V[row + i, sel] = data[i] on active lanes."""
-    for i, word in enumerate(data):
-        m.stamps[row + i] += 1
-        if active is None:
-            m.V[row + i, sel] = word
-            continue
-        old = m.V[row + i, sel]
-        np.copyto(old, word, where=active)
-        if not isinstance(sel, slice):
-            m.V[row + i, sel] = old
-
-
-def merge_half(m: Machine, sel: Selector, row: int, raw: np.ndarray, form: str) -> np.ndarray:
-    """A d16 load keeps the other half of its register."""
-    old = m.V[row, sel]
-    value = widen(raw, form) & np.uint32(0xFFFF)
-    if form.endswith("hi"):
-        return (old & np.uint32(0xFFFF)) | value << np.uint32(16)
-    return (old & np.uint32(0xFFFF0000)) | value
 
 
 def _load(d: Decoder, inst: Instruction, space: str, name: str) -> Run:
@@ -179,13 +77,14 @@ def _load(d: Decoder, inst: Instruction, space: str, name: str) -> Run:
     address = address_reader(d, inst, space, inst.operands[1:], size)
     if form.endswith(("lo", "hi")):
         d.row(inst.operands[0], 1)
+        d.bits[row], d.sets[row] = 0, HALF_BITS[form.endswith("hi")]
     private = space == "scratch"
 
     def land(m: Machine, sel: Selector, addr: np.ndarray, active: Any, valid: Any) -> None:
         if private:
             data = m.memory_scratch.gather(addr, size, active)
         else:
-            data = _limited_gather(m, inst, sel, addr, size, active, valid)
+            data = limited_gather(Site(m, inst, sel), addr, size, active, valid)
         if form:
             half = form.endswith(("lo", "hi"))
             data = (merge_half(m, sel, row, data[0], form) if half else widen(data[0], form))[None]
@@ -195,7 +94,7 @@ def _load(d: Decoder, inst: Instruction, space: str, name: str) -> Run:
 
     def run(c: Cohort) -> None:
         addr, valid = address(c)
-        c.m.queues.issue(Entry(VM, c.waves, land, (addr, c.exec, valid), inst, regs))
+        c.m.queues.issue(Entry(VM, c.waves, land, (addr, c.exec, valid), inst, regs=regs))
 
     return run
 
@@ -211,15 +110,15 @@ def _load_lds(d: Decoder, inst: Instruction, space: str, name: str) -> Run:
     offset = int(str(inst.mods.get("offset", 0)))
     spread = _LANE * stride
 
-    def land(m: Machine, sel: Selector, addr: np.ndarray, active: Any, valid: Any,
-             start: np.ndarray) -> None:  # fmt: skip
+    def land(m: Machine, sel: Selector, *arrays: Any) -> None:
+        addr, active, valid, start = arrays
         if active is None and valid is None and size in (4, 16):
             items = m.memory.items(addr, size)
             if items is not None and not int(np.bitwise_or.reduce(start)) & (size - 1):
                 shift = size.bit_length() - 1
                 m.lds_view(size)[(start >> shift)[:, None] + _LANE] = items
                 return
-        data = _limited_gather(m, inst, sel, addr, size, active, valid)
+        data = limited_gather(Site(m, inst, sel), addr, size, active, valid)
         data = widen(data[0], form)[None] if form else data
         lanes = start[:, None] + spread
         for i, word in enumerate(data):
@@ -249,6 +148,15 @@ def _load_lds(d: Decoder, inst: Instruction, space: str, name: str) -> Run:
 # --- stores and atomics -----------------------------------------------------------------------
 
 
+HALF_BITS = (0xFFFF, 0xFFFF0000)
+
+
+def note_stored(d: Decoder, operand: Operand, size: int, high: bool) -> None:
+    """Says which bits of its data a narrow store needs."""
+    if size < 4:
+        d.bits[d.row(operand, 1)] = (1 << 8 * size) - 1 << (16 if high else 0)
+
+
 def _data_words(d: Decoder, operand: Operand, words: int) -> Callable[[Cohort], tuple[Any, ...]]:
     row = d.row(operand, words)
     rows = range(row, row + words)
@@ -260,6 +168,10 @@ def _store(d: Decoder, inst: Instruction, space: str, name: str) -> Run:
     # buffer stores name their data first, the others their address.
     at = 0 if space == "buffer" else 1
     data_words = _data_words(d, inst.operands[at], max(1, size // 4))
+    note_stored(d, inst.operands[at], size, high)
+    if space == "scratch":  # a spilled value need not matter
+        first = d.row(inst.operands[at])
+        d.bits.update(dict.fromkeys(range(first, first + inst.operands[at].count), 0))
     rest = inst.operands[:at] + inst.operands[at + 1 :]
     address = address_reader(d, inst, space, rest, size)
     private = space == "scratch"
@@ -272,13 +184,13 @@ def _store(d: Decoder, inst: Instruction, space: str, name: str) -> Run:
         if private:
             m.memory_scratch.scatter(addr, size, data, active)
         elif valid is None:
-            _checked_scatter(m, inst, sel, addr, size, data, active)
+            scatter(Site(m, inst, sel), addr, size, data, active)
         else:
             allowed = valid >= 0 if active is None else active
             step = min(size, 4)
             for i in range(len(words)):
                 inside = allowed & (valid >= i * step + step)
-                _checked_scatter(m, inst, sel, addr + 4 * i, step, data[i : i + 1], inside)
+                scatter(Site(m, inst, sel), addr + 4 * i, step, data[i : i + 1], inside)
 
     def run(c: Cohort) -> None:
         addr, valid = address(c)
@@ -307,7 +219,7 @@ def _atomic(d: Decoder, inst: Instruction, space: str, name: str) -> Run:
         allowed = np.ones(addr.shape, np.bool_) if active is None else active
         if valid is not None:
             allowed = allowed & (valid >= size)
-        old = atomic_on_host(m, inst, sel, op, addr, allowed, parts)
+        old = atomic_on_host(Site(m, inst, sel), op, addr, allowed, parts)
         if returns:
             write_rows(m, sel, row, old, active)
 
@@ -316,41 +228,6 @@ def _atomic(d: Decoder, inst: Instruction, space: str, name: str) -> Run:
     def run(c: Cohort) -> None:
         addr, valid = address(c)
         arrays = (addr, c.exec, valid, *data_words(c))
-        c.m.queues.issue(Entry(VM, c.waves, land, arrays, inst, regs))
+        c.m.queues.issue(Entry(VM, c.waves, land, arrays, inst, regs=regs))
 
     return run
-
-
-def sources_of(op: Atomic, parts: tuple[np.ndarray, ...], lanes: np.ndarray) -> tuple[Any, ...]:
-    """Data words → one flat array per source, of active lanes only."""
-    words = np.dtype(op.dtype).itemsize // 4
-    return tuple(
-        np.ascontiguousarray(np.stack([p[lanes] for p in parts[i : i + words]], axis=-1))
-        .view(op.dtype)
-        .reshape(-1)
-        for i in range(0, len(parts), words)
-    )
-
-
-def atomic_on_host(m: Machine, inst: Instruction, sel: Selector, op: Atomic, addr: np.ndarray,
-                   lanes: np.ndarray, parts: tuple[np.ndarray, ...]) -> np.ndarray:  # fmt: skip
-    """Applies `op` for the given lanes, region by region; old values as uint32 [words, n, 64]."""
-    size = np.dtype(op.dtype).itemsize
-    old = np.zeros((*addr.shape, size // 4), np.uint32)
-    left = lanes.copy()
-    for region in m.memory.regions:
-        inside = left & (addr >= region.base) & (addr + size <= region.base + region.nbytes)
-        inside &= (addr & (size - 1)) == 0
-        if not region.writable or not inside.any():
-            continue
-        left &= ~inside
-        index = (addr[inside] - region.base) // size
-        got = apply_atomic(op, region.view(size), index, sources_of(op, parts, inside))
-        old[inside] = got.view(np.uint32).reshape(-1, size // 4)
-        m.memory.bytes_written += index.size * size
-    if left.any():
-        fault(m, inst, sel, addr, left)
-    return np.moveaxis(old, -1, 0)
-
-
-__all__ = ["AddressRead", "compile_vmem", "merge_half", "sources_of", "widen", "write_rows"]

@@ -24,9 +24,10 @@ U16, U32, I16, I32 = np.uint16, np.uint32, np.int16, np.int32
 # --- packed math, per half ---------------------------------------------------------------------
 
 for _t in ("i16", "u16"):
-    _add(f"v_pk_mad_{_t}", _t, f"{_t} {_t} {_t}", lambda a, b, c: a * b + c)
-    _add(f"v_pk_add_{_t}", _t, f"{_t} {_t}", np.add)
-    _add(f"v_pk_sub_{_t}", _t, f"{_t} {_t}", np.subtract)
+    _mad = lambda a, b, c: a * b + c  # noqa: E731
+    _add(f"v_pk_mad_{_t}", _t, f"{_t} {_t} {_t}", _mad, exact=_mad)
+    _add(f"v_pk_add_{_t}", _t, f"{_t} {_t}", np.add, exact=np.add)
+    _add(f"v_pk_sub_{_t}", _t, f"{_t} {_t}", np.subtract, exact=np.subtract)
     _add(f"v_pk_min_{_t}", _t, f"{_t} {_t}", np.minimum)
     _add(f"v_pk_max_{_t}", _t, f"{_t} {_t}", np.maximum)
 _add("v_pk_mul_lo_u16", "u16", "u16 u16", np.multiply)
@@ -67,7 +68,19 @@ def _unsigned(words: Array, bits: int) -> list[Array]:
     return [words >> U32(i) & mask for i in range(0, 32, bits)]
 
 
+def _wide_signed(words: Array, bits: int) -> list[Array]:
+    top, low = np.int64(64 - bits), np.int64(bits)
+    return [(words << (top - i * low)) >> top for i in range(32 // bits)]
+
+
+def _wide_unsigned(words: Array, bits: int) -> list[Array]:
+    mask = np.int64((1 << bits) - 1)
+    return [words >> np.int64(i) & mask for i in range(0, 32, bits)]
+
+
 def _dot_int(split: Callable[[Array, int], list[Array]], bits: int) -> Callable[..., Array]:
+    """Sums the products of the elements that ``split`` finds; wraps as its integers do."""
+
     def run(a: Array, b: Array, c: Array) -> Array:
         for x, y in zip(split(a, bits), split(b, bits), strict=True):
             c = c + x * y
@@ -99,10 +112,13 @@ def _dot2_f32_bf16(a: Array, b: Array, c: Array) -> Array:
 
 
 for _n, _bits in ((2, 16), (4, 8), (8, 4)):
-    _add(f"v_dot{_n}_i32_i{_bits}", "i32", "b32 b32 i32", _dot_int(_signed, _bits), kind="valu")
-    _add(f"v_dot{_n}_u32_u{_bits}", "u32", "b32 b32 u32", _dot_int(_unsigned, _bits), kind="valu")
+    _wide_i, _wide_u = _dot_int(_wide_signed, _bits), _dot_int(_wide_unsigned, _bits)
+    _add(f"v_dot{_n}_i32_i{_bits}", "i32", "b32 b32 i32", _dot_int(_signed, _bits), kind="valu",
+         exact=_wide_i)  # fmt: skip
+    _add(f"v_dot{_n}_u32_u{_bits}", "u32", "b32 b32 u32", _dot_int(_unsigned, _bits),
+         kind="valu", exact=_wide_u)  # fmt: skip
     _add(f"v_dot{_n}c_i32_i{_bits}", "i32", "b32 b32", _dot_int(_signed, _bits),
-         implicit_src="dst", kind="valu")  # fmt: skip
+         implicit_src="dst", kind="valu", exact=_wide_i)  # fmt: skip
 _add("v_dot2_f32_f16", "f32", "b32 b32 f32", _dot2_accumulate(_f16_pair), kind="valu")
 _add("v_dot2_f32_bf16", "f32", "b32 b32 f32", _dot2_f32_bf16, kind="valu")
 _add("v_dot2c_f32_f16", "f32", "b32 b32", _dot2_accumulate(_f16_pair), implicit_src="dst",
@@ -127,10 +143,13 @@ def _mix(fused: bool, half: int | None) -> Callable[..., Array]:
     """``half`` None: f32 result; 0 or 1: an f16 result in that half of the destination."""
 
     def run(
-        *words: Array, op_sel: int = 0, op_sel_hi: int = 0, neg: int = 0, abs: int = 0
-    ) -> Array:
+        *words: Array, op_sel: int = 0, op_sel_hi: int = 0, neg: int = 0, abs: int = 0,
+        clamp: int = 0,
+    ) -> Array:  # fmt: skip
         a, b, c = _mix_sources(words[:3], op_sel, op_sel_hi, neg, abs)
         total = fma(a, b, c) if fused else a * b + c
+        if clamp:  # a NaN clamps to 0
+            total = np.where(total > 0, np.minimum(total, F32(1)), F32(0))
         if half is None:
             return total
         # Rounds twice, to f32 and to f16: LLVM selects it for fptrunc of an f32 fma.
@@ -139,7 +158,7 @@ def _mix(fused: bool, half: int | None) -> Callable[..., Array]:
     return run
 
 
-_MODS = "op_sel op_sel_hi neg abs"
+_MODS = "op_sel op_sel_hi neg abs clamp"
 for _name, _fused in (("fma", True), ("mad", False)):
     _add(f"v_{_name}_mix_f32", "f32", "b32 b32 b32", _mix(_fused, None), mods=_MODS, kind="valu")
     for _half, _where in ((0, "lo"), (1, "hi")):

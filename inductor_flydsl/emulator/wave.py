@@ -147,7 +147,9 @@ def check_limit(active: list[Scheduler], retired: int, limit: int) -> None:
 def check_progress(active: list[Scheduler]) -> None:
     """Raises Deadlock where all waves of all machines have been looping for long."""
     if all(s.spins > STUCK for s in active):
-        raise _stuck(active, f"waves loop without reaching a barrier or the end, {STUCK} turns each")
+        raise _stuck(
+            active, f"waves loop without reaching a barrier or the end, {STUCK} turns each"
+        )
 
 
 def _stuck(active: list[Scheduler], message: str) -> Deadlock:

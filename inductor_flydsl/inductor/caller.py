@@ -5,7 +5,6 @@ Owns nothing of what is legal or fast; it is made from a finished `Launch`.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import math
@@ -40,8 +39,8 @@ class FlyDSLBenchmarkRequest(BenchmarkRequest):
         super().__init__(launch.config.name, metas, out, ())
         self.launch_text = launch.to_text()
         self.names = [node.get_name() for node in nodes]
-        # A tuning process has this process's environment, but not its scopes.
-        self.scope = dataclasses.asdict(settings.current())
+        # A tuning process lives long: it has neither this process's scopes nor its variables.
+        self.scope = _chosen_settings()
 
     def make_run_fn(self, *input_tensors: torch.Tensor, out: torch.Tensor) -> Any:
         kernel = runtime.kernel(self.launch_text)
@@ -68,6 +67,12 @@ class FlyDSLBenchmarkRequest(BenchmarkRequest):
             by_name = dict(zip(unique, tensors, strict=True))
             found = [by_name[name] for name in self.names]
         return [_view(t, meta) for t, meta in zip(found, self.input_tensor_meta, strict=True)]
+
+
+def _chosen_settings() -> dict[str, Any]:
+    """The settings that are not at their defaults."""
+    found = {name: settings.resolve(name) for name in settings.KNOBS}
+    return {name: value for name, (value, origin) in found.items() if origin != "default"}
 
 
 def _view(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:

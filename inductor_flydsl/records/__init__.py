@@ -4,10 +4,11 @@ Owns the on-disk form of tuning records. Knows nothing of how a kernel is compil
 """
 
 from .key import EnvironmentKey, FieldDiff, RecordKey, TargetKey, difference
-from .record import Contest, Measurement, TuningRecord, choose, now_utc
+from .record import NOT_MEASURED, Contest, Measurement, TuningRecord, choose, now_utc
 from .store import ListedFile, Store
 
 __all__ = [
+    "NOT_MEASURED",
     "Contest",
     "EnvironmentKey",
     "FieldDiff",

@@ -17,6 +17,8 @@ from ..errors import BadArgument, RecordCorrupt
 from .key import EnvironmentKey, RecordKey, TargetKey
 
 SCHEMA = 1
+# How the failure of a candidate begins that was not tried, for want of time or memory.
+NOT_MEASURED = "NotMeasured"
 EFFORTS = ("partial", "default", "exhaustive")
 
 
@@ -66,6 +68,11 @@ class Measurement:
     @property
     def ok(self) -> bool:
         return self.failure is None
+
+    @property
+    def tried(self) -> bool:
+        """False where the budget or the memory ran out before the candidate's turn."""
+        return self.failure is None or not self.failure.startswith(NOT_MEASURED)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -328,7 +328,7 @@ REFERENCE["v_dot2_f32_bf16"] = dot2(BY_NAME["bf16"], False)
 
 
 def mix(fused: bool, half: int | None) -> Ref:
-    def run(*words: int, **mods: int) -> int:
+    def run(*words: int, clamp: int = 0, **mods: int) -> int:
         values = []
         for i, word in enumerate(words[:3]):
             bit = {name: value >> i & 1 for name, value in mods.items()}
@@ -343,6 +343,9 @@ def mix(fused: bool, half: int | None) -> Ref:
         else:
             product = unpack(pack(sf.mul(values[0], values[1]), F32), F32)
             total = pack(sf.add(product, values[2]), F32)
+        if clamp:  # to [0, 1]; NaN and whatever has a sign give 0
+            number = total > 0 and total <= F32.inf
+            total = min(total, 0x3F800000) if number else 0
         if half is None:
             return total
         halves = split(words[3], 16, 2)

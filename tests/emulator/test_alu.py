@@ -24,7 +24,7 @@ REFERENCE = {
 }
 STOCHASTIC = {name for name in OPS if "_sr_" in name}
 WAVES = 3
-MODS = {"bitop3": 256, "op_sel": 16, "op_sel_hi": 8, "neg": 8, "abs": 8}
+MODS = {"bitop3": 256, "op_sel": 16, "op_sel_hi": 8, "neg": 8, "abs": 8, "clamp": 2}
 
 SMALL_SHIFTS = [0, 1, 4, 7, 8, 15, 16, 31, 32, 33, 63, 64, 0x80000000, 0xFFFFFFFF]
 FIELDS = [w << 16 | o for w in (0, 1, 5, 31, 32, 33, 64, 127) for o in (0, 3, 31, 32, 63)]

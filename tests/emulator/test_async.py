@@ -176,7 +176,9 @@ def test_direct_to_lds_lands_with_its_wait_and_uses_m0_of_its_issue() -> None:
 def test_random_landing_is_reproducible() -> None:
     changes, _ = MUTATIONS["no tile wait"]
     runs = [
-        run_gemm(256, Options(landing="random", order="random", seed=seed, findings=False), changes)[1]
+        run_gemm(
+            256, Options(landing="random", order="random", seed=seed, findings=False), changes
+        )[1]
         for seed in (1, 1, 2, 3, 4)
     ]
     assert np.array_equal(runs[0], runs[1], equal_nan=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from isa_text import HEAD, evaluate, launch, store
+from isa_text import HEAD, evaluate, launch, store, text_of
 
-from inductor_flydsl.emulator import Deadlock, ExecutionError, Options, Trap
+from inductor_flydsl.emulator import Deadlock, ExecutionError, Memory, Options, Trap, run
 
 LANE = np.arange(64)
 OFF = Options(findings=False)
@@ -40,7 +40,9 @@ def test_source_and_result_modifiers() -> None:
     clamped = floats(evaluate("v_mul_f32_e64 v10, v4, 0.5 clamp", setup=setup))
     assert (clamped == np.clip(LANE / 2, 0, 1)).all()
     assert (floats(evaluate("v_add_f32_e64 v10, v4, 1.0 mul:4", setup=setup)) == 4 * LANE + 4).all()
-    assert (floats(evaluate("v_add_f32_e64 v10, v4, 1.0 div:2", setup=setup)) == (LANE + 1) / 2).all()
+    assert (
+        floats(evaluate("v_add_f32_e64 v10, v4, 1.0 div:2", setup=setup)) == (LANE + 1) / 2
+    ).all()
 
 
 def test_negation_of_an_untyped_select() -> None:
@@ -124,7 +126,9 @@ def test_dpp_masks_and_row_broadcast() -> None:
     got = evaluate("v_mov_b32_dpp v10, v0 row_bcast:15 row_mask:0xa bank_mask:0xf", setup=setup)
     row = LANE // 16
     assert (got == np.where(row % 2 == 1, row * 16 - 1, 0x99)).all()
-    banked = evaluate("v_mov_b32_dpp v10, v0 row_newbcast:0 row_mask:0xf bank_mask:0x1", setup=setup)
+    banked = evaluate(
+        "v_mov_b32_dpp v10, v0 row_newbcast:0 row_mask:0xf bank_mask:0x1", setup=setup
+    )
     assert (banked == np.where(LANE % 16 < 4, LANE & ~15, 0x99)).all()
 
 
@@ -289,20 +293,18 @@ def test_last_wave_has_lanes_off() -> None:
     assert (out == (np.arange(128) < 100)).all()
 
 
-def test_hidden_arguments_and_dispatch_packet_free_body() -> None:
-    text_args = "      - .offset:         8\n        .size:           4\n        .value_kind:     "
+def test_hidden_arguments_are_filled_in() -> None:
     out = np.zeros(64, np.uint32)
-    from isa_text import text_of
-
-    from inductor_flydsl import emulator
-
     body = HEAD + "s_load_dword s8, s[0:1], 0x8\ns_waitcnt lgkmcnt(0)\nv_mov_b32_e32 v10, s8\n"
-    text = text_of(body + store("v10"), 1, kernarg=16).replace(
-        "    .group_segment_fixed_size", text_args + "hidden_block_count_x\n    .group_segment_fixed_size", 1
-    )  # fmt: skip
-    memory = emulator.Memory()
+    hidden = (
+        "      - .offset:         8\n        .size:           4\n"
+        "        .value_kind:     hidden_block_count_x\n"
+    )
+    anchor = "    .group_segment_fixed_size:"
+    text = text_of(body + store("v10"), 1, kernarg=16).replace(anchor, hidden + anchor, 1)
+    memory = Memory()
     pointer = memory.add_array(out, "out").base
-    emulator.run(text, 5, 64, pointer.to_bytes(8, "little"), memory, OFF)
+    run(text, 5, 64, pointer.to_bytes(8, "little"), memory, OFF)
     assert (out == 5).all()
 
 
@@ -406,6 +408,7 @@ def test_mfma_reads_either_register_file(register_file: str) -> None:
     {moves}
     v_mfma_f32_16x16x32_bf16 v[12:15], {register_file}[4:7], {register_file}[8:11], 1.0
     v_mfma_f32_16x16x32_bf16 v[12:15], {register_file}[4:7], {register_file}[8:11], v[12:15]
+    s_nop 7
     v_and_b32_e32 v2, 15, v0
     v_lshrrev_b32_e32 v3, 4, v0
     v_lshlrev_b32_e32 v3, 8, v3

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from isa_text import HEAD, launch, text_of
+from isa_text import HEAD, launch, store
 
-from inductor_flydsl.emulator import Options, UnknownInstruction, load_program
+from inductor_flydsl.emulator import Options, UnknownInstruction
 from inductor_flydsl.emulator.alu import OPS
 from inductor_flydsl.emulator.mfma_ops import MFMA
 from inductor_flydsl.emulator.operands import width_of
@@ -62,8 +62,8 @@ def test_an_opcode_without_a_model_is_an_unknown_instruction() -> None:
 def test_inactive_lanes_keep_their_vector_results() -> None:
     names = [
         n for n, op in OPS.items()
-        if "_sr_" not in n and op.kind in ("valu", "vop3p") and op.dst and op.dst[0] in ("u32", "i32", "f32", "b32")
-        and len(op.dst) == 1 and not op.implicit_dst
+        if "_sr_" not in n and op.kind in ("valu", "vop3p") and len(op.dst) == 1
+        and op.dst[0] in ("u32", "i32", "f32", "b32") and not op.implicit_dst
     ]  # fmt: skip
     assert len(names) > 100
     for first in range(0, len(names), 40):
@@ -86,7 +86,9 @@ def test_every_matrix_opcode_runs(accumulator: str) -> None:
     lines = []
     for name, op in MFMA.items():
         c = registers(accumulator, 100, f"b{32 * op.cd_regs}")
-        a, b = (registers("v", start, f"b{32 * n}") for start, n in ((4, op.a_regs), (24, op.b_regs)))
+        a, b = (
+            registers("v", start, f"b{32 * n}") for start, n in ((4, op.a_regs), (24, op.b_regs))
+        )
         text = f"{name} {c}, {a}, {b}, "
         if op.sparse:
             lines.append(text + "v60")
@@ -100,19 +102,12 @@ def test_every_matrix_opcode_runs(accumulator: str) -> None:
 
 def test_scale_byte_is_chosen_by_op_sel() -> None:
     """Each byte of the scales is another power of two; all-one FP4 operands give 128·2^(i + j)."""
+    ones = "\n".join(f"v_mov_b32_e32 v{r}, 0x22222222" for r in range(4, 12))
+    scales = "v_mov_b32_e32 v12, 0x8281807f\nv_mov_b32_e32 v13, 0x8281807f\n"
+    mfma = "v_mfma_scale_f32_16x16x128_f8f6f4 v[16:19], v[4:7], v[8:11], 0, v12, v13 "
     for i in range(4):
         for j in range(4):
+            select = f"op_sel:[{i & 1},{j & 1},0] op_sel_hi:[{i >> 1},{j >> 1},0] cbsz:4 blgp:4\n"
             out = np.zeros(64, np.float32)
-            body = HEAD + "\n".join(f"v_mov_b32_e32 v{r}, 0x22222222" for r in range(4, 12)) + f"""
-            v_mov_b32_e32 v12, 0x8281807f
-            v_mov_b32_e32 v13, 0x8281807f
-            v_mfma_scale_f32_16x16x128_f8f6f4 v[16:19], v[4:7], v[8:11], 0, v12, v13 op_sel:[{i & 1},{j & 1},0] op_sel_hi:[{i >> 1},{j >> 1},0] cbsz:4 blgp:4
-            global_store_dword v1, v16, s[4:5]
-            """  # noqa: E501
-            launch(body, [out], options=QUIET)
+            launch(HEAD + ones + "\n" + scales + mfma + select + store("v16"), [out], options=QUIET)
             assert (out == 128.0 * 2.0 ** (i + j)).all()
-
-
-def test_every_opcode_decodes_from_its_text() -> None:
-    program = load_program(text_of("\n".join(map(instruction, OPS))))
-    assert len(program.instructions) == len(OPS) + 1

@@ -136,7 +136,9 @@ def test_waves_may_share_a_dword() -> None:
     same = body.replace("v_lshl_add_u32 v2, v3, 1, v2", "")
     for order in ("lockstep", "forward"):
         assert kinds(hazards_of(same, lds=256, options=Options(order=order))) == ["lds-race"]
-    reads = body.replace("ds_write_b16 v2, v0", """ds_write_b16 v2, v0
+    reads = body.replace(
+        "ds_write_b16 v2, v0",
+        """ds_write_b16 v2, v0
     s_waitcnt lgkmcnt(0)
     s_barrier
     s_cmp_eq_u32 s8, 1
@@ -146,7 +148,8 @@ def test_waves_may_share_a_dword() -> None:
     .Lwrite:
     ds_write_b16 v2, v0
     .Lend:
-    """)
+    """,
+    )
     halves = "v_readfirstlane_b32 s8, v3\n".join(reads.split("v_lshlrev_b32_e32 v2, 2, v2\n"))
     halves = halves.replace("v_lshl_add_u32", "v_lshlrev_b32_e32 v2, 2, v2\nv_lshl_add_u32")
     assert kinds(hazards_of(halves, lds=256)) == []
@@ -157,26 +160,9 @@ def test_lds_atomics_of_several_waves_are_no_race() -> None:
     assert kinds(hazards_of(body, lds=256)) == []
 
 
-def test_uninitialised_reads_are_warnings() -> None:
-    found = hazards_of("ds_read_b32 v4, v1\nv_add_u32_e32 v5, v0, v30", lds=512).findings
-    assert {f.kind for f in found} == {"uninitialised-lds", "uninitialised-vgpr"}
-    assert {f.severity for f in found} == {"warning"}
-    assert any("v30" in f.what for f in found)
-
-
-def test_a_register_set_by_some_waves_only() -> None:
-    body = """
-    v_lshrrev_b32_e32 v4, 6, v0
-    s_nop 0
-    v_readfirstlane_b32 s8, v4
-    s_cmp_eq_u32 s8, 0
-    s_cbranch_scc1 .Lskip
-    v_mov_b32_e32 v9, 1
-    .Lskip:
-    v_mov_b32_e32 v10, v9
-    """
-    (finding,) = hazards_of(body).findings
-    assert (finding.kind, finding.waves) == ("uninitialised-vgpr", ("workgroup 0 wave 0",))
+def test_reads_of_unwritten_lds_are_warnings() -> None:
+    (finding,) = hazards_of("ds_read_b32 v4, v1", lds=512).findings
+    assert (finding.kind, finding.severity) == ("uninitialised-lds", "warning")
 
 
 def test_misaligned_lds() -> None:
@@ -202,6 +188,42 @@ def test_barrier_that_not_all_waves_reach() -> None:
 def test_spills_come_from_the_metadata() -> None:
     (finding,) = hazards_of("s_nop 0", spills=12, scratch=48).findings
     assert (finding.kind, finding.count) == ("spill", 12)
+
+
+MFMA = "v_mfma_f32_16x16x32_bf16 v[8:11], v[12:15], v[16:19], "
+DEFINE = "\n".join(f"v_mov_b32_e32 v{i}, 0" for i in range(4, 32)) + "\ns_nop 7\n"
+
+
+@pytest.mark.parametrize(
+    ("user", "needed"),
+    [
+        ("v_mov_b32_e32 v20, v9", 7),
+        ("v_mov_b32_e32 v11, 0", 7),
+        ("global_store_dword v1, v8, s[4:5]", 7),
+        ("v_mfma_f32_16x16x32_bf16 v[24:27], v[8:11], v[16:19], 0", 7),
+        ("v_mfma_f32_16x16x32_bf16 v[10:13], v[14:17], v[16:19], v[10:13]", 4),
+        (MFMA + "v[8:11]", 0),
+        ("v_mov_b32_e32 v20, v12", 0),
+    ],
+)
+def test_wait_states_behind_a_matrix_instruction(user: str, needed: int) -> None:
+    def found(states: int) -> list[str]:
+        gap = f"s_nop {states - 1}\n" if states else ""
+        return kinds(hazards_of(DEFINE + MFMA + "0\n" + gap + user + "\ns_nop 7\ns_nop 7"))
+
+    assert found(needed) == []
+    if needed:
+        assert found(needed - 1) == ["wait-states"]
+
+
+def test_wait_states_of_longer_instructions_and_over_branches() -> None:
+    wide = "v_mfma_f32_32x32x16_bf16 v[32:47], v[12:15], v[16:19], 0\n"  # 8 passes
+    body = DEFINE + wide + "s_nop {}\ns_branch .Lfar\n.Lfar:\nv_mov_b32_e32 v20, v40"
+    assert kinds(hazards_of(body.format(9))) == []
+    (finding,) = hazards_of(body.format(8)).findings
+    assert finding.severity == "error"
+    assert "10 wait states behind it; 11 are needed: put an s_nop 0 between" in finding.message
+    assert finding.text == "v_mov_b32_e32 v20, v40"
 
 
 def test_findings_off_reports_nothing() -> None:

@@ -64,7 +64,9 @@ WIDTHS = {
     "ushort": lambda b: b[:, :2].copy().view(np.uint16)[:, 0].astype(np.uint32),
     "sshort": lambda b: b[:, :2].copy().view(np.int16)[:, 0].astype(np.int32).view(np.uint32),
     "short_d16": lambda b: 0xABCD0000 | b[:, :2].copy().view(np.uint16)[:, 0].astype(np.uint32),
-    "short_d16_hi": lambda b: 0x1234 | b[:, :2].copy().view(np.uint16)[:, 0].astype(np.uint32) << 16,
+    "short_d16_hi": lambda b: (
+        0x1234 | b[:, :2].copy().view(np.uint16)[:, 0].astype(np.uint32) << 16
+    ),
     "ubyte_d16_hi": lambda b: 0x1234 | b[:, 0].astype(np.uint32) << 16,
     "dword": lambda b: b[:, :4].copy().view(np.uint32)[:, 0],
 }
@@ -366,7 +368,9 @@ def test_transposing_reads(bits: int) -> None:
 
     def packed(rows: np.ndarray) -> np.ndarray:
         value = [sum(int(x) << bits * i for i, x in enumerate(row)) for row in rows]
-        return np.array([[v >> 32 * w & 0xFFFFFFFF for v in value] for w in range(words)], np.uint32)
+        return np.array(
+            [[v >> 32 * w & 0xFFFFFFFF for v in value] for w in range(words)], np.uint32
+        )
 
     got = transpose_elements(packed(flat[0])[:, None, :], bits)
     want = packed(elements.transpose(0, 1, 3, 2).reshape(64, per_lane))
@@ -432,7 +436,8 @@ def test_lane_permutes() -> None:
 @pytest.mark.parametrize(
     ("name", "size", "form"),
     [("dword", 4, "global"), ("dwordx3", 12, "global"), ("dwordx4", 16, "global"),
-     ("dword", 4, "buffer"), ("dwordx4", 16, "buffer"), ("ubyte", 1, "buffer"), ("ushort", 2, "buffer")],
+     ("dword", 4, "buffer"), ("dwordx4", 16, "buffer"), ("ubyte", 1, "buffer"),
+     ("ushort", 2, "buffer")],
 )  # fmt: skip
 @pytest.mark.parametrize("exec_mask", ["-1", "0x7ffffffffffffff0"])
 def test_direct_to_lds(name: str, size: int, form: str, exec_mask: str) -> None:

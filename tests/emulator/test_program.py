@@ -93,7 +93,8 @@ def test_instructions_that_never_run_need_no_model() -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "index", "count"),
     [
-        ("v7", "v", 7, 1), ("v[4:7]", "v", 4, 4), ("a[0:3]", "a", 0, 4), ("v[0x10:0x11]", "v", 16, 2),
+        ("v7", "v", 7, 1), ("v[4:7]", "v", 4, 4), ("a[0:3]", "a", 0, 4),
+        ("v[0x10:0x11]", "v", 16, 2),
         ("s[2:3]", "s", 2, 2), ("vcc", "s", 106, 2), ("exec_hi", "s", 127, 1), ("m0", "s", 124, 1),
         ("ttmp[4:5]", "s", 112, 2), ("[s4, s5]", "s", 4, 2),
     ],
@@ -155,7 +156,9 @@ def test_source_locations() -> None:
 
 
 def test_metadata_nesting() -> None:
-    lines = "a:\n  - .x: 1\n    .list:\n      - 2\n      - 'three'\n  - .x: 0x10\nb: true".splitlines()
+    lines = (
+        "a:\n  - .x: 1\n    .list:\n      - 2\n      - 'three'\n  - .x: 0x10\nb: true".splitlines()
+    )
     assert parse_metadata(lines) == {
         "a": [{".x": 1, ".list": [2, "three"]}, {".x": 16}], "b": True,
     }  # fmt: skip
@@ -184,16 +187,13 @@ def test_launch_checks_kernarg_and_lds() -> None:
 
 
 def test_required_workgroup_size() -> None:
-    text = text_of("s_nop 0").replace(
-        "    .sgpr_count:", "    .reqd_workgroup_size:\n      - 128\n      - 1\n      - 1\n    .sgpr_count:", 1
-    )  # fmt: skip
+    size = "    .reqd_workgroup_size:\n      - 128\n      - 1\n      - 1\n"
+    text = text_of("s_nop 0").replace("    .sgpr_count:", size + "    .sgpr_count:", 1)
     with pytest.raises(LaunchError, match=r"compiled for \(128, 1, 1\)"):
         run(text, 1, 64, b"\0" * 8, Memory())
 
 
-@pytest.mark.parametrize(
-    "options", [{"landing": "never"}, {"order": "sideways"}, {"max_waves": 0}]
-)
+@pytest.mark.parametrize("options", [{"landing": "never"}, {"order": "sideways"}, {"max_waves": 0}])
 def test_options_are_checked(options: dict[str, object]) -> None:
     with pytest.raises(LaunchError, match=next(iter(options))):
         Options(**options)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ TEXT = "256,512,1024"
 
 @pytest.fixture
 def filled(alone: None) -> Store:
-    made = Store(settings.current().cache_dir)
+    made = Store.over(settings.current().cache_dir)
     made.put(RECORD)
     made.put(OTHER)
     return made
@@ -82,9 +82,9 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_cache_dir(capsys: pytest.CaptureFixture[str]) -> None:
-    where = str(settings.current().cache_dir)
+    where = str(settings.current().cache_dir[0])
     assert run(capsys, "cache", "dir") == (0, where + "\n", "")
-    assert json.loads(run(capsys, "cache", "dir", "--json")[1]) == {"cache_dir": where}
+    assert json.loads(run(capsys, "cache", "dir", "--json")[1])["cache_dir"] == where
 
 
 def test_cache_list(capsys: pytest.CaptureFixture[str], filled: Store) -> None:

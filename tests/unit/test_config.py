@@ -87,4 +87,9 @@ def test_spec_round_trip_and_symbol() -> None:
 
 def test_launch_arguments() -> None:
     problem = GemmProblem.dense(129, 65, 7, layout="TN")
-    assert launch_arguments(problem, CONFIG) == (129, 65, 7, 129, 65, 65, 1, 1, 4)
+    given = launch_arguments(problem, CONFIG)
+    names = ("m", "n", "k", "lda", "ldb", "ldc")
+    assert [given[name] for name in names] == [129, 65, 7, 129, 65, 65]
+    assert (given["grid"], given["batch"], given["k_split"]) == (4, 1, CONFIG.tile_k)
+    split = launch_arguments(problem, replace(CONFIG, split_k=3))
+    assert (split["grid"], split["k_split"]) == (12, CONFIG.tile_k)

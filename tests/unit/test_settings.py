@@ -12,7 +12,7 @@ from inductor_flydsl.errors import SettingError
 def test_defaults_follow_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     now = settings.current()
-    assert now.cache_dir == tmp_path / "inductor_flydsl"
+    assert now.cache_dir == (tmp_path / "inductor_flydsl",)
     assert (now.disable, now.device, now.cache, now.effort) == (
         False,
         "auto",
@@ -20,7 +20,7 @@ def test_defaults_follow_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         "default",
     )
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert settings.current().cache_dir == Path.home() / ".cache" / "inductor_flydsl"
+    assert settings.current().cache_dir == (Path.home() / ".cache" / "inductor_flydsl",)
 
 
 def test_argument_beats_scope_beats_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def test_a_plain_pair_is_legal() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"op": "bmm"}, "op bmm"),
+        ({"op": "conv"}, "op conv"),
         ({"dtype": DType.FP32, "out_dtype": DType.FP32}, "dtype float32"),
         ({"out_dtype": DType.FP16}, "output float16 from bfloat16"),
         ({"k": 2**31, "lda": 2**31}, "k=2147483648 does not fit"),

@@ -204,7 +204,7 @@ def test_without_versions_nothing_is_stored(tmp_path: Path) -> None:
 
 
 def test_a_missing_compiler_is_no_rejection(tmp_path: Path) -> None:
-    def compile(*_: object) -> dict[KernelSpec, object]:
+    def compile(*_: object, **__: object) -> dict[KernelSpec, object]:
         raise MissingDependency("flydsl is not installed")
 
     broken = replace(World().tuner(tmp_path), compile=compile)

@@ -92,6 +92,7 @@ class World:
     Attributes:
         times: µs by config, or a reason to fail; others take the default of 100 µs.
         broken: configs that do not compile.
+        compile_at_most: kernels that a compile gets to before its deadline.
     """
 
     times: dict[GemmConfig, float | str] = field(default_factory=dict)
@@ -100,6 +101,8 @@ class World:
     environment: EnvironmentKey | None = ENVIRONMENT
     compiled: list[KernelSpec] = field(default_factory=list)
     ran: list[GemmConfig] = field(default_factory=list)
+    deadlines: list[float | None] = field(default_factory=list)
+    compile_at_most: int | None = None
 
     def tuner(self, root: Path, mode: str = "readwrite", **options: Any) -> Tuner:
         return Tuner(
@@ -111,13 +114,25 @@ class World:
         )
 
     def _compile(
-        self, specs: Sequence[KernelSpec], arch: str, backend: str
+        self, specs: Sequence[KernelSpec], arch: str, backend: str, **options: Any
     ) -> Mapping[KernelSpec, Any]:
         assert len(set(specs)) == len(specs)
-        self.compiled += specs
-        return {s: CompileFailed("made up") if s.config in self.broken else s for s in specs}
+        done = list(specs[: self.compile_at_most])
+        self.compiled += done
+        options["progress"](len(done), len(specs))
+        return {s: CompileFailed("made up") if s.config in self.broken else s for s in done}
 
     def _measure(
+        self,
+        device: Any,
+        candidates: Sequence[tuple[GemmConfig, Any]],
+        problem: GemmProblem,
+        deadline: float | None,
+    ) -> list[Measurement]:
+        self.deadlines.append(deadline)
+        return [self._one(device, artifact, problem, config) for config, artifact in candidates]
+
+    def _one(
         self, device: Any, artifact: Any, problem: GemmProblem, config: GemmConfig
     ) -> Measurement:
         assert artifact == KernelSpec.of(problem, config)
@@ -126,7 +141,8 @@ class World:
         failure = outcome if isinstance(outcome, str) else None
         us = outcome if isinstance(outcome, float) else math.inf
         where = {"clock": device.clock, "device": device.name, "failure": failure}
-        return measured(config, us, spread_us=self.spread, **where)
+        fatal = failure is not None and failure.startswith(("Hang", "Crash"))
+        return measured(config, us, spread_us=self.spread, fatal=fatal, **where)
 
     def _environment(self, device: Any) -> EnvironmentKey:
         if self.environment is None:

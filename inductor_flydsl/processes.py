@@ -15,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 STDERR_TAIL = 400
+# An idle child holds hundreds of MB.
+IDLE_SECONDS = 60.0
 
 
 class ProcessDied(Exception):
@@ -47,10 +49,11 @@ class Child:
     """
 
     def __init__(self, arguments: Sequence[str], environment: dict[str, str] | None = None) -> None:
-        root = str(Path(__file__).resolve().parents[2])
+        root = str(Path(__file__).resolve().parents[1])
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        # A file, not a pipe: a pipe that nobody reads stops a process that prints a lot.
-        self._stderr = tempfile.TemporaryFile()
+        # A file, not a pipe: a pipe that nobody reads stops a process that prints a lot. It stays
+        # open as long as the process.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, *arguments],
             stdin=subprocess.PIPE,
@@ -144,3 +147,25 @@ class Child:
         self._stderr.seek(max(0, self._stderr.tell() - 16 * STDERR_TAIL))
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()
         return " | ".join(line.strip() for line in lines[-3:])[-STDERR_TAIL:]
+
+
+def answers() -> Callable[..., None]:
+    """In a child: a function that sends an answer. Whatever else is printed goes to stderr."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def say(**answer: Any) -> None:
+        print(json.dumps(answer), file=out, flush=True)
+
+    return say
+
+
+def questions() -> Iterator[Any]:
+    """In a child: what the parent asks, until it has gone or is silent for IDLE_SECONDS."""
+    rest = b""
+    while select.select([0], [], [], IDLE_SECONDS)[0]:
+        data = os.read(0, 1 << 16)
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        yield from map(json.loads, lines)

@@ -1,0 +1,110 @@
+"""Where each workgroup's first loads go, without running the kernel.
+
+Owns a short run of many workgroups up to their first barrier or matrix instruction after a load.
+What it finds says how workgroups share operands, whatever order a kernel puts its tiles in. It
+writes no memory and needs no result to be right: a kernel that it can't follow gives no lines.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .asm import Instruction
+from .errors import EmulatorError
+from .launch import Launch, make_machine
+from .memory import Memory
+from .mfma_ops import MFMA
+from .program import Program
+from .queues import Queues
+from .state import ENDED, Cohort
+from .trace import MemoryForm, is_vmem
+from .wave import Scheduler
+
+Run = Callable[[Cohort], Any]
+LEAVE = -1
+MAX_WAVES = 512
+BUDGET_WAVES = 12288
+SEGMENT_BITS = 42
+"""Bits of a segment's number: an address has 48, six of them inside a segment."""
+STEP_LIMIT = 4096
+"""Turns of the scheduler after which a probe is given up: it waits for something."""
+
+
+class Probe:
+    """Lines (64 bytes) that workgroups load first: arrays of workgroup ids and segments."""
+
+    def __init__(self, launch: Launch, memory: Memory, code: list[Run]) -> None:
+        self.launch, self.memory = launch, memory
+        self.loaded: np.ndarray = np.zeros(0, np.bool_)
+        self.found: list[np.ndarray] = []
+        program = launch.kernel.program
+        self.code = [self._changed(program, pc, code) for pc in range(len(code))]
+
+    def _changed(self, program: Program, pc: int, code: list[Run]) -> Run:
+        inst = program.instructions[pc]
+        if inst.base in MFMA or inst.base == "s_barrier":
+            return lambda c: self._stop(c, code[pc])
+        if is_vmem(inst):
+            form: list[MemoryForm] = []
+            return lambda c: self._vmem(c, inst, form, code[pc])
+        return lambda c: code[pc](c)
+
+    def _stop(self, c: Cohort, run: Run) -> Any:
+        if self.loaded[c.waves.idx].all():
+            c.m.status[c.sel] = ENDED
+            return LEAVE
+        return run(c)
+
+    def _vmem(self, c: Cohort, inst: Instruction, made: list[MemoryForm], run: Run) -> Any:
+        if not made:
+            made.append(MemoryForm(self.launch.kernel.program, inst))
+        form = made[0]
+        if form.store or form.atomic or form.space == "scratch":
+            return None
+        addr, active = form.touch(c)
+        groups = c.m.group_ids[c.m.group_of[c.sel]][:, None]
+        keys = groups << SEGMENT_BITS | addr >> 6
+        self.found.append(np.unique(keys if active is None else keys[active]))
+        self.loaded[c.waves.idx] = True
+        return None if form.lds else run(c)
+
+    def run(self, groups: np.ndarray) -> np.ndarray:
+        """int64 [2, n]: workgroup, segment; each pair once. Empty where it can't be told."""
+        per_machine = max(1, MAX_WAVES // self.launch.waves)
+        moved = self.memory.bytes_read, self.memory.bytes_written
+        try:
+            for start in range(0, len(groups), per_machine):
+                self._machine(groups[start : start + per_machine])
+        except (EmulatorError, ValueError):
+            self.found = []
+        finally:
+            self.memory.bytes_read, self.memory.bytes_written = moved
+        if not self.found:
+            return np.zeros((2, 0), np.int64)
+        keys = np.unique(np.concatenate(self.found))
+        return np.stack([keys >> SEGMENT_BITS, keys & (1 << SEGMENT_BITS) - 1])
+
+    def _machine(self, groups: np.ndarray) -> None:
+        machine = make_machine(self.launch, groups, False, self.memory)
+        rng = random.Random(0)
+        machine.queues = Queues(machine, "eager", rng)
+        self.loaded = np.zeros(machine.waves, np.bool_)
+        scheduler = Scheduler(machine, self.code, "lockstep", rng)
+        before = len(self.found)
+        for _ in range(STEP_LIMIT):
+            if scheduler.done:
+                break
+            scheduler.step()
+            if scheduler.spins:
+                break
+        if len(self.found) > before:
+            self.found[before:] = [np.unique(np.concatenate(self.found[before:]))]
+
+
+def probe_groups(groups: int, waves: int) -> np.ndarray:
+    """The first workgroups of a launch, as many as the budget takes."""
+    return np.arange(min(groups, max(1, BUDGET_WAVES // waves)), dtype=np.int64)

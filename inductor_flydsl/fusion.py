@@ -1,0 +1,188 @@
+"""What is computed between the accumulators and C: a small pointwise program.
+
+Owns its form, its legality and its meaning in plain Python; `templates.pointwise` emits it and
+`inductor.epilogue` reads it off Inductor's IR. Values are fp32 unless they are conditions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .dtypes import DType
+from .errors import BadArgument
+
+UNARY = ("neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "reciprocal", "relu")
+UNARY += ("sigmoid", "tanh", "erf", "floor", "ceil", "trunc", "isnan", "not")
+BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
+COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
+LOGIC = ("and", "or")
+# Operations that give a condition, not a number.
+CONDITIONS = (*COMPARE, *LOGIC, "not", "isnan")
+ARITY = {"acc": 0, "const": 0, "tensor": 0, "round": 1, "where": 3}
+ARITY |= {name: 1 for name in UNARY} | {name: 2 for name in (*BINARY, *COMPARE, *LOGIC)}
+MAX_TENSORS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """A tensor that the program reads beside the accumulators.
+
+    Attributes:
+        dtype: bf16, fp16 or fp32.
+        along_m, along_n: the index that moves it; neither for a single element.
+        quads: four neighbours along N are neighbours in memory, at a multiple of their size.
+    """
+
+    dtype: DType
+    along_m: bool
+    along_n: bool
+    quads: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One operation; arguments are indices of earlier nodes.
+
+    Attributes:
+        op: a key of ARITY.
+        args: indices of earlier nodes.
+        value: of ``const``; index into the tensors of ``tensor``.
+        dtype: of ``round``: the value is rounded to it and widened again.
+    """
+
+    op: str
+    args: tuple[int, ...] = ()
+    value: float | None = None
+    dtype: DType | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fusion:
+    """A pointwise program; its last node is what C holds.
+
+    Raises:
+        BadArgument: an unknown operation, a wrong number of arguments, a forward reference, or
+            a condition where a number is needed.
+    """
+
+    nodes: tuple[Node, ...]
+    tensors: tuple[Tensor, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise BadArgument("nodes", self.nodes, "is empty", "start with Node(op='acc')")
+        if len(self.tensors) > MAX_TENSORS:
+            way = f"read at most {MAX_TENSORS}"
+            raise BadArgument("tensors", len(self.tensors), "tensors are too many", way)
+        for index, node in enumerate(self.nodes):
+            self._check(index, node)
+        if self.nodes[-1].op in CONDITIONS:
+            raise BadArgument("nodes", self.nodes[-1].op, "is no number", "end with where or round")
+
+    def _check(self, index: int, node: Node) -> None:
+        if node.op not in ARITY:
+            raise BadArgument("op", node.op, "is not known", f"use one of {sorted(ARITY)}")
+        if len(node.args) != ARITY[node.op]:
+            raise BadArgument("args", node.args, f"do not fit {node.op}", f"pass {ARITY[node.op]}")
+        if any(not 0 <= a < index for a in node.args):
+            raise BadArgument("args", node.args, "refer forward", "order the nodes")
+        if node.op == "tensor" and not 0 <= int(node.value or 0) < len(self.tensors):
+            raise BadArgument("value", node.value, "names no tensor", "give its index")
+        if node.op == "round" and node.dtype is None:
+            raise BadArgument("dtype", node.dtype, "is missing", "say what round rounds to")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "nodes": [
+                [n.op, list(n.args), n.value, n.dtype.value if n.dtype else None]
+                for n in self.nodes
+            ],
+            "tensors": [[t.dtype.value, t.along_m, t.along_n, t.quads] for t in self.tensors],
+        }
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 of the JSON form."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Fusion:
+        """Inverse of `to_json`."""
+        nodes = tuple(
+            Node(op=op, args=tuple(args), value=value, dtype=DType(dtype) if dtype else None)
+            for op, args, value, dtype in data["nodes"]
+        )
+        tensors = tuple(
+            Tensor(dtype=DType(dtype), along_m=m, along_n=n, quads=quads)
+            for dtype, m, n, quads in data["tensors"]
+        )
+        return cls(nodes=nodes, tensors=tensors)
+
+    def evaluate(self, ops: Any, acc: Any, tensors: Sequence[Any]) -> Any:
+        """Run the program with another arithmetic.
+
+        Args:
+            ops: has a method for every name of UNARY, BINARY, COMPARE and LOGIC, ``where`` and
+                ``round(x, dtype)``, and ``const(value)``.
+            acc: the accumulators; tensors: the operands, widened to fp32.
+        """
+        values: list[Any] = []
+        for node in self.nodes:
+            args = [values[a] for a in node.args]
+            if node.op == "acc":
+                value = acc
+            elif node.op == "tensor":
+                value = tensors[int(node.value or 0)]
+            elif node.op == "const":
+                value = ops.const(node.value)
+            elif node.op == "round":
+                value = ops.round(args[0], node.dtype)
+            else:
+                name = {"not": "not_", "and": "and_", "or": "or_"}.get(node.op, node.op)
+                value = getattr(ops, name)(*args)
+            values.append(value)
+        return values[-1]
+
+
+class TorchOps:
+    """The program's meaning in torch: what a kernel's result is compared with."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+
+    def const(self, value: float) -> Any:
+        return value
+
+    def round(self, x: Any, dtype: DType) -> Any:
+        return x.to(getattr(self.torch, dtype.value)).to(x.dtype)
+
+    def where(self, condition: Any, x: Any, y: Any) -> Any:
+        return self.torch.where(condition, x, y)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        names = {"div": "true_divide", "not_": "logical_not", "and_": "logical_and"}
+        names |= {"or_": "logical_or", "rsqrt": "rsqrt", "relu": "relu"}
+        function = getattr(self.torch, names.get(name, name))
+        return lambda *args: function(*self._tensors(args))
+
+    def _tensors(self, args: tuple[Any, ...]) -> list[Any]:
+        kind = next((a.dtype for a in args if hasattr(a, "dtype")), self.torch.float32)
+        return [a if hasattr(a, "dtype") else self.torch.tensor(a, dtype=kind) for a in args]
+
+
+# Coefficients of erfc(x) = t·exp(-x² + P(t)), t = 1 / (1 + x/2), relative error under 1.2e-7
+# (Press et al., Numerical Recipes, §6.2, a Chebyshev fit).
+ERFC = (-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806)
+ERFC += (0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277)
+# Odd series at 0 of erf, times √π/2, and of tanh, in powers of x².
+ERF_SERIES = (1.0, -1 / 3, 1 / 10, -1 / 42, 1 / 216, -1 / 1320, 1 / 9360)
+TANH_SERIES = (1.0, -1 / 3, 2 / 15, -17 / 315, 62 / 2835, -1382 / 155925)
+LOG2_E = math.log2(math.e)

@@ -1,0 +1,163 @@
+"""Emits a Fusion on vectors of 4 fp32: the arithmetic between the accumulators and C."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import flydsl.expr as fx
+from flydsl._mlir.dialects import llvm, rocdl
+from flydsl.expr.typing import as_ir_value
+
+from ..fusion import ERF_SERIES, ERFC, LOG2_E, TANH_SERIES
+
+TYPES = {"bfloat16": fx.BFloat16, "float16": fx.Float16, "float32": fx.Float32}
+QUAD = 4
+
+
+def quad(value: float) -> fx.Vector:
+    """Four copies of a constant."""
+    return fx.Vector.filled(QUAD, value, fx.Float32)
+
+
+def _intrinsic(name: str, *args: Any) -> fx.Vector:
+    call = getattr(llvm, f"intr_{name}")
+    return fx.Vector(call(*(as_ir_value(a) for a in args)))
+
+
+def _each(operation: Any, x: Any) -> fx.Vector:
+    """A machine instruction on each of the four; flushes subnormals."""
+    kind = fx.Float32.ir_type
+    values = [fx.Float32(operation(kind, as_ir_value(x[i]))) for i in range(QUAD)]
+    return fx.Vector.from_elements(values, fx.Float32)
+
+
+class QuadOps:
+    """The operations of `fusion` on vectors of 4 fp32; conditions are vectors of 4 bits."""
+
+    def const(self, value: float) -> fx.Vector:
+        return quad(value)
+
+    def round(self, x: fx.Vector, dtype: Any) -> fx.Vector:
+        kind = TYPES[dtype.value]
+        return x if kind is fx.Float32 else x.to(kind).to(fx.Float32)
+
+    def where(self, condition: Any, x: Any, y: Any) -> fx.Vector:
+        return condition.select(x, y)
+
+    # -- one argument ----------------------------------------------------------------------------
+
+    def neg(self, x: Any) -> fx.Vector:
+        return -x
+
+    def abs(self, x: Any) -> fx.Vector:
+        return _intrinsic("fabs", x)
+
+    def exp2(self, x: Any) -> fx.Vector:
+        return _each(rocdl.exp2, x)
+
+    def exp(self, x: Any) -> fx.Vector:
+        return self.exp2(x * quad(LOG2_E))
+
+    def log2(self, x: Any) -> fx.Vector:
+        return _each(rocdl.log, x)
+
+    def log(self, x: Any) -> fx.Vector:
+        return self.log2(x) * quad(1 / LOG2_E)
+
+    def sqrt(self, x: Any) -> fx.Vector:
+        return _intrinsic("sqrt", x)
+
+    def rsqrt(self, x: Any) -> fx.Vector:
+        return self.reciprocal(self.sqrt(x))
+
+    def reciprocal(self, x: Any) -> fx.Vector:
+        return quad(1.0) / x
+
+    def relu(self, x: Any) -> fx.Vector:
+        return self.maximum(x, quad(0.0))
+
+    def sigmoid(self, x: Any) -> fx.Vector:
+        return self.reciprocal(quad(1.0) + self.exp(-x))
+
+    def floor(self, x: Any) -> fx.Vector:
+        return _intrinsic("floor", x)
+
+    def ceil(self, x: Any) -> fx.Vector:
+        return _intrinsic("ceil", x)
+
+    def trunc(self, x: Any) -> fx.Vector:
+        return _intrinsic("trunc", x)
+
+    def isnan(self, x: Any) -> Any:
+        return x != x
+
+    def not_(self, x: Any) -> Any:
+        return ~x
+
+    def tanh(self, x: Any) -> fx.Vector:
+        size = self.abs(x)
+        small = x * self._polynomial(TANH_SERIES, x * x)
+        falling = self.exp2(size * quad(-2 * LOG2_E))
+        large = _intrinsic("copysign", (quad(1.0) - falling) / (quad(1.0) + falling), x)
+        return (size < quad(0.25)).select(small, large)
+
+    def erf(self, x: Any) -> fx.Vector:
+        size = self.abs(x)
+        small = x * quad(2 / math.sqrt(math.pi)) * self._polynomial(ERF_SERIES, x * x)
+        t = self.reciprocal(quad(1.0) + size * quad(0.5))
+        complement = t * self.exp(self._polynomial(ERFC, t) - x * x)
+        large = _intrinsic("copysign", quad(1.0) - complement, x)
+        return (size < quad(0.5)).select(small, large)
+
+    @staticmethod
+    def _polynomial(coefficients: tuple[float, ...], x: Any) -> fx.Vector:
+        total = quad(coefficients[-1])
+        for coefficient in reversed(coefficients[:-1]):
+            total = total * x + quad(coefficient)
+        return total
+
+    # -- two arguments ---------------------------------------------------------------------------
+
+    def add(self, x: Any, y: Any) -> fx.Vector:
+        return x + y
+
+    def sub(self, x: Any, y: Any) -> fx.Vector:
+        return x - y
+
+    def mul(self, x: Any, y: Any) -> fx.Vector:
+        return x * y
+
+    def div(self, x: Any, y: Any) -> fx.Vector:
+        return x / y
+
+    def maximum(self, x: Any, y: Any) -> fx.Vector:
+        # A NaN in either wins, as in torch.
+        return ((x > y) | self.isnan(x)).select(x, y)
+
+    def minimum(self, x: Any, y: Any) -> fx.Vector:
+        return ((x < y) | self.isnan(x)).select(x, y)
+
+    def lt(self, x: Any, y: Any) -> Any:
+        return x < y
+
+    def le(self, x: Any, y: Any) -> Any:
+        return x <= y
+
+    def gt(self, x: Any, y: Any) -> Any:
+        return x > y
+
+    def ge(self, x: Any, y: Any) -> Any:
+        return x >= y
+
+    def eq(self, x: Any, y: Any) -> Any:
+        return x == y
+
+    def ne(self, x: Any, y: Any) -> Any:
+        return x != y
+
+    def and_(self, x: Any, y: Any) -> Any:
+        return x & y
+
+    def or_(self, x: Any, y: Any) -> Any:
+        return x | y

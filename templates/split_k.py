@@ -1,0 +1,78 @@
+"""Split-K: several workgroups share a tile of C, each with a slice of K.
+
+Each writes its fp32 accumulators to the workspace and counts itself in. The one that comes last
+adds up all slices in the order of the splits, so the result does not depend on who that is, and
+leaves the counter at zero for the next launch. Nobody waits for anybody.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flydsl.compiler as flyc
+import flydsl.expr as fx
+
+from . import ops
+from .epilogue import Block, store_tile
+from .workgroup import Workgroup
+
+QUAD_BYTES = 16
+
+
+@flyc.jit
+def reduce_and_store(wg: Workgroup, blocks: list[Block]) -> None:
+    """Leave this split's share; as the last of the tile's splits, sum them and store C."""
+    slices = _Slices(wg, len(blocks))
+    slices.write(blocks)
+    # This wave's share is in memory, then every wave's is, before one thread says so.
+    ops.wait(vmcnt=0, lgkmcnt=0)
+    ops.fence("release")
+    ops.barrier()
+    counter = wg.addresses["counters"] + fx.Int64(wg.tile) * 4
+    thread = fx.thread_idx.x
+    if thread == 0:
+        ops.lds_store(ops.atomic_add(counter, 1), wg.lds, 4)
+    ops.wait(lgkmcnt=0)
+    ops.barrier()
+    arrived = ops.uniform(ops.lds_load(wg.lds, 1, fx.Int32)[0])
+
+    def finish() -> None:
+        ops.fence("acquire")
+        store_tile(wg, slices.total(blocks))
+
+    if arrived == wg.spec.config.split_k - 1:
+        if thread == 0:
+            ops.store_word(counter, 0)
+        finish()
+
+
+class _Slices:
+    """The workspace: [tile][split][block][thread] of 4 fp32, so that accesses are contiguous."""
+
+    def __init__(self, wg: Workgroup, blocks: int) -> None:
+        config = wg.spec.config
+        self.wg = wg
+        self.block_bytes = config.threads * QUAD_BYTES
+        self.split_bytes = blocks * self.block_bytes
+        tile = fx.Int64(wg.tile) * (config.split_k * self.split_bytes)
+        self.start = wg.addresses["workspace"] + tile
+        self.offset = fx.thread_idx.x * QUAD_BYTES
+
+    def _split(self, split: Any) -> Any:
+        start = self.start + fx.Int64(split) * self.split_bytes
+        return ops.buffer(start, fx.Int32(self.split_bytes))
+
+    def write(self, blocks: list[Block]) -> None:
+        rsrc = self._split(self.wg.split)
+        for i, block in enumerate(blocks):
+            ops.buffer_store(block.value, rsrc, self.offset + i * self.block_bytes)
+
+    def total(self, blocks: list[Block]) -> list[Block]:
+        """The sum over splits, first to last."""
+        sums = [ops.zeros() for _ in blocks]
+        for split in range(self.wg.spec.config.split_k):
+            rsrc = self._split(fx.Int32(split))
+            for i in range(len(blocks)):
+                quad = ops.buffer_load_quad(rsrc, self.offset + i * self.block_bytes)
+                sums[i] = sums[i] + quad
+        return [Block(s, b.row, b.column) for s, b in zip(sums, blocks, strict=True)]
