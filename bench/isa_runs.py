@@ -46,7 +46,8 @@ def compile_text(problem: Any, config: Any) -> str:
 def to_bf16(x: np.ndarray) -> np.ndarray:
     """float32 → bf16 bits, rounded to nearest even."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+    odd = bits >> np.uint32(16) & np.uint32(1)
+    return (bits + np.uint32(0x7FFF) + odd >> np.uint32(16)).astype(np.uint16)
 
 
 def from_bf16(bits: np.ndarray) -> np.ndarray:

@@ -81,10 +81,12 @@ class QuadOps:
         return self.reciprocal(quad(1.0) + self.exp(-x))
 
     def floor(self, x: Any) -> fx.Vector:
-        return _intrinsic("floor", x)
+        whole = self.trunc(x)
+        return whole - (whole > x).select(quad(1.0), quad(0.0))
 
     def ceil(self, x: Any) -> fx.Vector:
-        return _intrinsic("ceil", x)
+        whole = self.trunc(x)
+        return whole + (whole < x).select(quad(1.0), quad(0.0))
 
     def trunc(self, x: Any) -> fx.Vector:
         return _intrinsic("trunc", x)

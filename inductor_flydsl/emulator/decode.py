@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .alu import OPS
+from .asm import Instruction
 from .control import compile_flow, compile_salu
 from .defined import Uses
 from .errors import UnknownInstruction
@@ -42,6 +43,13 @@ def decode_one(program: Program, pc: int, findings: bool) -> Run:
     if findings:
         return checked(run, inst, Uses(frozenset(d.reads), frozenset(d.writes), d.bits, d.sets))
     return run
+
+
+def registers_of(program: Program, inst: Instruction) -> tuple[frozenset[int], frozenset[int]]:
+    """Registers that an instruction reads and writes: rows of V, scalar ones from SGPR_KEY up."""
+    d = Decoder(program, inst)
+    _dispatch(d)
+    return frozenset(d.reads), frozenset(d.writes)
 
 
 def _dispatch(d: Decoder) -> Run | None:

@@ -69,8 +69,9 @@ class Facts:
     l2_latency: int = 840
     l2_miss_ns: float = 300.0
     far_miss_ns: float = 200.0
-    # Bytes a clock and CU that L2 gives: 64 is the port's width, 48 what tiles get of it [D].
-    l2_bytes_per_clock: float = 48.0
+    # Bytes a clock and CU that L2 gives: the port is 64 wide; tiles of 128x128 and 128x64, which it
+    # bounds, get 44 and 45 of them [G, D].
+    l2_bytes_per_clock: float = 45.0
     infinity_cache_bytes_per_us: float = 8.5e6
     hbm_bytes_per_us: float = 6.8e6
 

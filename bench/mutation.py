@@ -1,0 +1,212 @@
+"""Mutation proof: `python -m bench.mutation [--quick] [--check] [--json FILE]`.
+
+Every s_waitcnt of our kernels is weakened (its count raised by one) and dropped, counter by
+counter, and every s_barrier is dropped, one change at a time in the assembly text. Each mutant has
+to be caught by a finding or by wrong numbers, or be proved redundant by `bench.waits`. The rest
+survive. Score: caught or proved redundant, of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .isa_runs import compile_text, launch, on_one_core, operands
+
+TARGET = 0.98
+# Largest error over largest element of a right bf16 result.
+TOLERANCE = 0.01
+# Wave-instructions beyond the right kernel's that a mutant may run.
+PATIENCE = 20
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel and the problem it is run on: small, with several K steps and partial tiles."""
+
+    label: str
+    problem: Any
+    config: Any
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: the instruction (index and 1-based line), what is done, the new text."""
+
+    pc: int
+    line: int
+    before: str
+    after: str
+    counts: dict[str, int] | None
+
+
+@dataclass
+class Outcome:
+    """verdict: "finding", "numbers", "fault", "redundant" or "survived", and what says so."""
+
+    kernel: str
+    line: int
+    before: str
+    after: str
+    verdict: str
+    detail: str
+
+
+def subjects(quick: bool) -> list[Subject]:
+    """Both pipelines, operands along K and across it, whole and partial last K steps."""
+    from inductor_flydsl.config import GemmConfig
+    from inductor_flydsl.problem import GemmProblem
+
+    ring = GemmConfig(tile_m=32, tile_n=64, tile_k=32, stages=4, waves_m=1, waves_n=2, group_m=2)
+    square = GemmConfig(tile_m=64, tile_n=64, tile_k=64, stages=2, waves_m=2, waves_n=2)
+    deep = GemmConfig(tile_m=64, tile_n=64, tile_k=64, stages=3, waves_m=2, waves_n=2)
+    half = GemmConfig(
+        pipeline="hti", tile_m=128, tile_n=128, tile_k=64, stages=2, waves_m=2, waves_n=4
+    )
+    plan = [
+        ("staged ring", (64, 128, 256), "NT", ring),
+        ("staged", (128, 64, 320), "TN", square),
+        ("hti", (128, 128, 320), "NT", half),
+        ("hti", (128, 128, 320), "TN", half),
+        ("staged", (128, 64, 320), "NT", deep),
+        ("staged", (64, 128, 320), "TT", square),
+        ("staged ring", (64, 72, 236), "NN", ring),
+        ("staged", (70, 72, 300), "NT", square),
+        ("hti", (130, 136, 300), "NT", half),
+        ("hti", (130, 136, 300), "NN", half),
+    ]  # fmt: skip
+    return [
+        Subject(f"{name} {'x'.join(map(str, shape))} {layout}",
+                GemmProblem.dense(*shape, layout=layout), config)
+        for name, shape, layout, config in plan[: 4 if quick else len(plan)]
+    ]  # fmt: skip
+
+
+def _wait_text(counts: Mapping[str, int]) -> str:
+    if not counts:
+        return "s_nop 0"
+    return "s_waitcnt " + " ".join(f"{name}({count})" for name, count in counts.items())
+
+
+def mutants(program: Any) -> Iterator[Mutant]:
+    """Each counter of each wait raised by one and dropped; each barrier dropped."""
+    for inst in program.instructions:
+        if inst.base == "s_barrier":
+            yield Mutant(inst.pc, inst.line, inst.text, "s_nop 0", None)
+        elif inst.base == "s_waitcnt":
+            for name, count in inst.extra.items():
+                weaker = {**inst.extra, name: count + 1}
+                without = {k: v for k, v in inst.extra.items() if k != name}
+                for counts in (weaker, without):
+                    yield Mutant(inst.pc, inst.line, inst.text, _wait_text(counts), counts)
+
+
+class Judge:
+    """Runs mutants of one kernel; the kernel itself must be right and without findings."""
+
+    def __init__(self, subject: Subject) -> None:
+        from inductor_flydsl import emulator
+
+        self.subject = subject
+        self.emulator = emulator
+        self.lines = compile_text(subject.problem, subject.config).splitlines()
+        self.program = emulator.load_program("\n".join(self.lines))
+        verdict, detail = self._run(self.program, 0)
+        if verdict != "survived":
+            raise SystemExit(f"{subject.label}: the kernel itself fails: {verdict}: {detail}")
+
+    def _run(self, program: Any, limit: int) -> tuple[str, str]:
+        # The first landing that shows the fault is enough; lazy memory shows nearly all of them.
+        for landing, order in (("lazy", "lockstep"), ("lazy", "forward"), ("random", "random")):
+            extra = {"max_instructions": limit} if limit else {}
+            options = self.emulator.Options(landing=landing, order=order, timed=False, **extra)
+            data = operands(self.subject.problem, seed=7)
+            try:
+                result = launch(
+                    program.kernel(), self.subject.problem, self.subject.config, data, options
+                )
+            except self.emulator.EmulatorError as error:
+                return "fault", f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            if result.findings:
+                first = result.findings[0]
+                return "finding", f"{first.kind} at line {first.line}: {first.message}"
+            worst = data.worst()
+            if worst > TOLERANCE:
+                return "numbers", f"error {worst:.3g}"
+            self.instructions = result.instructions
+        return "survived", ""
+
+    def judge(self, mutant: Mutant) -> Outcome:
+        changed = list(self.lines)
+        at = mutant.line - 1
+        changed[at] = re.sub(r"s_(waitcnt|barrier)[^;]*", mutant.after + " ", changed[at], count=1)
+        program = self.emulator.load_program("\n".join(changed))
+        verdict, detail = self._run(program, PATIENCE * self.instructions)
+        if verdict == "survived":
+            verdict, detail = self._prove(mutant)
+        return Outcome(
+            self.subject.label, mutant.line, mutant.before, mutant.after, verdict, detail
+        )
+
+    def _prove(self, mutant: Mutant) -> tuple[str, str]:
+        from .waits import prove_barrier_redundant, prove_redundant
+
+        entry = self.program.kernel().entry
+        if mutant.counts is None:
+            proof = prove_barrier_redundant(self.program, entry, mutant.pc)
+        else:
+            proof = prove_redundant(self.program, entry, mutant.pc, mutant.counts)
+        return ("redundant" if proof.redundant else "survived"), proof.reason
+
+
+def run(quick: bool) -> list[Outcome]:
+    """All outcomes, kernel by kernel."""
+    outcomes = []
+    for subject in subjects(quick):
+        judge = Judge(subject)
+        own = [judge.judge(mutant) for mutant in mutants(judge.program)]
+        tally = Counter(o.verdict for o in own)
+        print(f"{subject.label:32} {len(own):4} mutants  {dict(tally)}", flush=True)
+        outcomes += own
+    return outcomes
+
+
+def score(outcomes: list[Outcome]) -> float:
+    """Share of mutants that didn't survive."""
+    return sum(o.verdict != "survived" for o in outcomes) / len(outcomes)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints the score and every mutant that is redundant or survived; --check fails below 98 %."""
+    parser = argparse.ArgumentParser(prog="python -m bench.mutation", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="four kernels instead of all")
+    parser.add_argument("--check", action="store_true", help="exit 1 below the target")
+    parser.add_argument("--json", metavar="FILE", help="every outcome")
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args(given)
+    on_one_core("bench.mutation", given)
+    start = time.perf_counter()
+    outcomes = run(options.quick)
+    reached = score(outcomes)
+    for outcome in outcomes:
+        if outcome.verdict in ("redundant", "survived"):
+            print(f"{outcome.verdict}: {outcome.kernel} line {outcome.line}: {outcome.before} → "
+                  f"{outcome.after}: {outcome.detail}")  # fmt: skip
+    print(f"score {reached:.2%} of {len(outcomes)} mutants (target {TARGET:.0%}), "
+          f"{time.perf_counter() - start:.0f} s")  # fmt: skip
+    if options.json:
+        data = {"score": reached, "target": TARGET, "mutants": [asdict(o) for o in outcomes]}
+        Path(options.json).write_text(json.dumps(data, indent=1, ensure_ascii=False))
+    return 1 if options.check and reached < TARGET else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
