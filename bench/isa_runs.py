@@ -1,19 +1,19 @@
-"""What the emulator's benchmarks share: our kernels as assembly text, and one launch of such text.
+"""What the emulator's benchmarks share: our kernels as assembly text, and launches of such text.
 
-Owns operands, argument packing and the comparison with float64. Knows nothing of what is measured.
+Owns operands, the launch as FlyDSL's own host launcher makes it, and the comparison with float64.
+Knows nothing of what is measured.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import os
-import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
+from unittest import mock
 
 # One core and one thread: a rate of the emulator is not a rate of the BLAS under it. It must be
 # said before numpy loads its BLAS, so a benchmark begins again with these set.
@@ -43,69 +43,74 @@ def compile_text(problem: Any, config: Any) -> str:
     return text
 
 
-def to_bf16(x: np.ndarray) -> np.ndarray:
-    """float32 → bf16 bits, rounded to nearest even."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    odd = bits >> np.uint32(16) & np.uint32(1)
-    return (bits + np.uint32(0x7FFF) + odd >> np.uint32(16)).astype(np.uint16)
-
-
-def from_bf16(bits: np.ndarray) -> np.ndarray:
-    """bf16 bits → float64."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-
-
 @dataclass
-class Operands:
-    """bf16 bits: A and B as they lie in memory, C with NaNs; `exact` is the float64 product."""
+class Case:
+    """One problem's launch: operands in torch tensors, and what the host launcher passed.
 
-    a: np.ndarray
-    b: np.ndarray
-    c: np.ndarray
-    exact: np.ndarray | None
+    initial: copies of the memory that a launch writes, which every run starts from.
+    """
 
-    def worst(self, rows: slice = slice(None)) -> float:
-        """Largest error over the largest element of the product; NaN counts as infinite."""
-        assert self.exact is not None
-        error = np.abs(from_bf16(self.c[rows]) - self.exact[rows])
-        return float(np.nan_to_num(error, nan=np.inf).max() / np.abs(self.exact).max())
+    tensors: tuple[Any, Any, Any]
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    kernarg: bytes
+    memory: Any
+    dynamic_lds: int
+    initial: list[Any]
+    keep: Any
+
+    def reset(self) -> None:
+        """Puts the memory that a launch writes back to what it was."""
+        for region, bits in zip(self.memory.regions, self.initial, strict=True):
+            if bits is not None:
+                region.data[:] = bits
+
+    def run(self, program: Any, options: Any) -> Any:
+        """Runs the kernel of `program` on this launch; returns its RunResult."""
+        from inductor_flydsl import emulator
+
+        self.reset()
+        return emulator.run(
+            program.kernel(self.name), self.grid, self.block, self.kernarg, self.memory, options,
+            dynamic_lds=self.dynamic_lds,
+        )  # fmt: skip
+
+    @functools.cached_property
+    def exact(self) -> Any:
+        """The float64 product."""
+        _, a, b = self.tensors
+        return a.double() @ b.double()
+
+    def worst(self) -> float:
+        """Largest error over the largest element; NaN counts as infinite."""
+        return _worst(self.tensors[0], self.exact)
+
+    def worst_at(self, rows: Any, columns: Any) -> float:
+        """The same for a part of C, given by index tensors."""
+        c, a, b = self.tensors
+        return _worst(c[rows][:, columns], a[rows].double() @ b[:, columns].double())
 
 
-def operands(problem: Any, seed: int = 0, product: bool = True) -> Operands:
-    """Random normal operands of a contiguous bf16 problem."""
-    rng = np.random.default_rng(seed)
-    a, b = (
-        to_bf16(rng.standard_normal(shape, np.float32))
-        for shape in ((problem.m, problem.k), (problem.k, problem.n))
-    )
-    exact = from_bf16(a) @ from_bf16(b) if product else None
-    if not problem.layout.a_k_contiguous:
-        a = np.ascontiguousarray(a.T)
-    if problem.layout.b_k_contiguous:
-        b = np.ascontiguousarray(b.T)
-    return Operands(a, b, np.full((problem.m, problem.n), 0x7FC0, np.uint16), exact)
+def _worst(got: Any, exact: Any) -> float:
+    error = (got.double() - exact).abs().nan_to_num(nan=math.inf)
+    return float(error.max() / exact.abs().max())
 
 
-def launch(kernel: Any, problem: Any, config: Any, data: Operands, options: Any) -> Any:
-    """Runs one launch of a `Kernel`; returns its RunResult."""
-    from inductor_flydsl import emulator
-    from inductor_flydsl.config import launch_arguments
-    from inductor_flydsl.signature import INTEGERS, POINTERS
+def case_of(problem: Any, config: Any, seed: int = 0) -> Case:
+    """Random operands, and the launch that FlyDSL's host launcher makes of them."""
+    from inductor_flydsl.compiler import compile_spec
+    from inductor_flydsl.config import KernelSpec
+    from inductor_flydsl.devices import emulator as device_module
+    from inductor_flydsl.devices import get_device
+    from inductor_flydsl.numerics import operands
 
-    memory = emulator.Memory()
-    pointers = [
-        memory.add_array(array, name, writable=name == "C").base
-        for name, array in (("C", data.c), ("A", data.a), ("B", data.b))
-    ]
-    given = launch_arguments(problem, config)
-    # The epilogue's operands and split-K's scratch memory are not used by these kernels.
-    pointers += [0] * (len(POINTERS) - len(pointers))
-    integers = [given.get(name, 0) for name in INTEGERS]
-    values = [struct.pack("<Q", p) for p in pointers] + [struct.pack("<i", i) for i in integers]
-    visible = [arg for arg in kernel.args if not arg.kind.startswith("hidden_")]
-    kernarg = bytearray(kernel.kernarg_size)
-    for arg, value in zip(visible, values, strict=True):
-        kernarg[arg.offset : arg.offset + arg.size] = value
-    return emulator.run(
-        kernel, given["grid"], config.threads, bytes(kernarg), memory, options
-    )
+    artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
+    call = get_device("emulator").load(artifact, problem, config)
+    tensors = operands(problem, seed=seed)
+    with mock.patch.object(device_module.emulator, "run") as run:
+        call(*tensors)
+    kernel, grid, block, kernarg, memory, _ = run.call_args.args
+    initial = [region.data.copy() if region.writable else None for region in memory.regions]
+    lds = run.call_args.kwargs["dynamic_lds"]
+    return Case(tensors, kernel.name, grid, block, kernarg, memory, lds, initial, call)

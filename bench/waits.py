@@ -8,7 +8,9 @@ not without. The wait is redundant if on no path
 - an instruction touches a register that such an operation writes,
 - an LDS read meets such a direct-to-LDS load, or one is issued while such an LDS read is in flight,
 - a barrier is reached with such an operation that touches LDS or writes memory,
-- an atomic, a store or a cache operation follows such a store.
+- such a store is followed by a write-back of caches or by what tells others of it: an atomic, or a
+  store of wider scope,
+- such a load or atomic is followed by an invalidation of caches, which makes it an acquire.
 
 States are explored until none is new; the number is bounded since every queue is (a counter's
 width). Nothing is assumed of values: both ways of every branch are taken. Operations are taken to
@@ -36,6 +38,7 @@ class Effect:
     writes: frozenset[int]
     lds: str = ""
     stores: bool = False
+    loads: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,27 @@ def effect_of(program: Program, inst: Instruction) -> Effect | None:
     if base.startswith(("buffer_", "global_", "flat_", "scratch_")) and inst.operands:
         dma = "lds" in inst.mods or "_lds_" in base
         stores = "_store" in base or "_atomic" in base
-        return Effect("vm", writes, "dma" if dma else "", stores)
+        loads = "_store" not in base
+        return Effect("vm", writes, "dma" if dma else "", stores, loads)
     return None
 
 
-class Walk:
-    """All paths of one kernel with the wait at `pc` changed to `counts` ({} for none)."""
+def signals(inst: Instruction) -> bool:
+    """Whether others may learn of earlier stores by this one: an atomic, or a store of wide scope
+    (sc0, sc1: LLVM AMDGPU memory model for gfx942)."""
+    scoped = "sc0" in inst.mods or "sc1" in inst.mods
+    return "_atomic" in inst.base or ("_store" in inst.base and scoped)
 
-    def __init__(self, program: Program, entry: int, pc: int, counts: Mapping[str, int]) -> None:
+
+class Walk:
+    """All paths of one kernel with the wait at `pc` changed to `counts` ({} for none).
+
+    lds: whether LDS counts; without it the order of LDS accesses is left to `bench.barriers`.
+    """
+
+    def __init__(self, program: Program, entry: int, pc: int, counts: Mapping[str, int], *,
+                 lds: bool = True) -> None:  # fmt: skip
+        self.lds = lds
         self.program = program
         self.entry = entry
         self.pc = pc
@@ -102,10 +118,10 @@ class Walk:
                 return Verdict(False, harm)
             todo += self._next(state)
         if not self.extra_seen:
-            return Verdict(True, "an earlier wait has covered all that it waits for, on every path")
+            return Verdict(True, "on every path an earlier wait has covered all that it waits for")
         lines = sorted(self.program.instructions[pc].line for pc in self.extra_seen)
-        return Verdict(True, "what it waits for is first used behind another wait that covers it, on "
-                             f"every path (lines passed: {lines[0]}–{lines[-1]})")  # fmt: skip
+        return Verdict(True, "on every path what it waits for is first used behind another wait "
+                             f"that covers it (lines passed: {lines[0]}–{lines[-1]})")  # fmt: skip
 
     def _extra(self, state: State) -> list[int]:
         """Operations in flight because of the change."""
@@ -126,12 +142,13 @@ class Walk:
             what = f"line {inst.line} meets line {self.program.instructions[pc].line} in flight"
             if not self.touches[state.pc].isdisjoint(effect.writes):
                 return what
-            if inst.base == "s_barrier" and (effect.lds or effect.stores):
+            if inst.base == "s_barrier" and (effect.stores or (effect.lds and self.lds)):
                 return what
-            if own is not None and {own.lds, effect.lds} == {"read", "dma"}:
+            if self.lds and own is not None and {own.lds, effect.lds} == {"read", "dma"}:
                 return what
-            writes_back = inst.base.startswith(("buffer_wb", "buffer_inv"))
-            if effect.stores and (writes_back or (own is not None and own.stores)):
+            if effect.stores and (inst.base.startswith("buffer_wb") or signals(inst)):
+                return what
+            if effect.loads and inst.base.startswith("buffer_inv"):
                 return what
         return ""
 
@@ -180,13 +197,9 @@ class Walk:
         return replace(state, vm=vm, vm_kept=min(state.vm_kept + 1, len(vm)))
 
 
-def prove_redundant(program: Program, entry: int, pc: int, counts: Mapping[str, int]) -> Verdict:
-    """Whether the s_waitcnt at `pc` may have `counts` instead without any effect."""
+def prove_redundant(program: Program, entry: int, pc: int, counts: Mapping[str, int], *,
+                    lds: bool = True) -> Verdict:  # fmt: skip
+    """Whether the s_waitcnt at `pc` may have `counts` instead without effect; lds: as in Walk."""
     if any(c.startswith("exp") for c in program.instructions[pc].extra):
         return Verdict(False, "expcnt isn't followed")
-    return Walk(program, entry, pc, counts).prove()
-
-
-def prove_barrier_redundant(program: Program, entry: int, pc: int) -> Verdict:
-    """Whether the s_barrier at `pc` may go."""
-    return Verdict(False, "no proof is known for barriers")
+    return Walk(program, entry, pc, counts, lds=lds).prove()

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from . import settings
     from .config import GemmConfig
     from .devices.base import Device
     from .explanation import Explanation
     from .inductor.activate import disabled, register, unregister
+    from .inductor.decisions import decisions, last_compile
     from .problem import GemmProblem
     from .records import TuningRecord
 
@@ -24,19 +27,24 @@ __all__ = [
     "GemmConfig",
     "GemmProblem",
     "__version__",
+    "decisions",
     "disabled",
     "explain",
+    "last_compile",
     "lookup",
     "register",
     "settings",
     "tune",
+    "tune_many",
     "unregister",
 ]
 
 _HOMES = {
     "GemmConfig": "config",
     "GemmProblem": "problem",
+    "decisions": "inductor.decisions",
     "disabled": "inductor.activate",
+    "last_compile": "inductor.decisions",
     "register": "inductor.activate",
     "unregister": "inductor.activate",
 }
@@ -96,6 +104,33 @@ def tune(
     from . import tuner
 
     return tuner.tune(_problem(problem), _device(device), force=force, effort=effort)
+
+
+def tune_many(
+    problems: Iterable[GemmProblem | str],
+    *,
+    device: Device | str | None = None,
+    effort: str | None = None,
+    budget: float | None = None,
+    force: bool = False,
+) -> list[TuningRecord]:
+    """`tune` for many problems: every candidate of all of them is compiled first, in parallel.
+
+    Args:
+        problems: GemmProblems, or texts like ``4096,4096,4096,bf16,NT``.
+        device, effort, force: as `tune` takes them.
+        budget: seconds that it may take; None asks the settings, 0 is no limit.
+
+    Returns:
+        A record a problem, in their order.
+
+    Raises:
+        ProblemError, DeviceUnavailable, MissingDependency, RecordMissing: as `tune` does.
+    """
+    from . import tuner
+
+    chosen = tuner.default_tuner(effort=effort, budget=budget)
+    return chosen.tune_many(map(_problem, problems), _device(device), force=force)
 
 
 def lookup(

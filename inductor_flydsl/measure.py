@@ -145,7 +145,10 @@ class _Session:
     def time(self, runs: list[_Run], begin: Callable[[int], None]) -> None:
         """Fill in the times of `runs`, or their failures."""
         rotation = timing.rotation(
-            self.problem, timing.cache_bytes(self.device), timing.free_bytes(self.device)
+            self.problem,
+            timing.cache_bytes(self.device),
+            timing.free_bytes(self.device),
+            self.device.clock,
         )
         if rotation.sets == 0:
             for run in runs:
@@ -222,11 +225,10 @@ class _Session:
         )
 
 
-def _launch(run: _Run, operands: Any) -> Callable[[], None]:
+def _launch(run: _Run, operands: tuple[Any, ...]) -> Callable[[], None]:
     kernel = run.kernel
     assert kernel is not None
-    c, a, b = operands
-    return lambda: kernel(c, a, b)
+    return lambda: kernel(*operands)
 
 
 def _reason(error: Exception) -> str:

@@ -13,13 +13,16 @@ not a permutation.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .config import GemmConfig, KernelSpec
 from .devices.base import Device
+from .dtypes import DType
 from .errors import WrongNumbers
-from .problem import DType, GemmProblem
+from .fusion import Fusion, TorchOps
+from .problem import GemmProblem
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +36,9 @@ STEADY_STEPS = 2
 # which fp32 accumulates; none may be off by more than that order can explain.
 OUTLIER_SHARE = 1e-3
 GUARD_ELEMENTS = 256
+# fp32 roundings that the operations of a fused program may add up to, elementary functions of
+# one to two units each among them.
+FUSED_ROUNDINGS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +76,7 @@ def reduced(problem: GemmProblem, config: GemmConfig) -> GemmProblem:
         m=_cut(problem.m, config.tile_m, 1),
         n=_cut(problem.n, config.tile_n, 1),
         k=_cut(problem.k, config.tile_k, config.stages + STEADY_STEPS),
+        batch=min(problem.batch, 2),
     )
     same = KernelSpec.of(small, config) == KernelSpec.of(problem, config)
     return small if same else problem
@@ -95,11 +102,11 @@ def check(
         WrongNumbers: the result is not the product; the message says where it is worst.
         InductorFlyDSLError: what the device raised.
     """
-    c, a, b = operands(problem, device.torch_device, seed=seed)
+    c, a, b, *tensors = operands(problem, device.torch_device, seed=seed)
     kernel = device.load(artifact, problem, config)
-    kernel(c, a, b)
+    kernel(c, a, b, *tensors)
     device.synchronize()
-    found = compare(c, a, b)
+    found = compare(c, a, b, problem.fusion, tensors)
     written = int(_buffer(c).isnan().logical_not().sum())
     if written > c.numel():
         raise WrongNumbers(f"{written - c.numel()} elements outside of C were written")
@@ -108,37 +115,44 @@ def check(
 
 def operands(
     problem: GemmProblem, torch_device: str = "cpu", *, seed: int = 0
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
     """Tensors for a problem, no better aligned than it says.
 
     Returns:
-        C[M, N] of ``out_dtype``, its whole buffer NaN; A[M, K] and B[K, N] of ``dtype``, normal.
-        Each is a view of a flat buffer with the problem's strides.
+        C[M, N] of ``out_dtype``, its whole buffer NaN; A[M, K] and B[K, N] of ``dtype``, normal;
+        then the tensors of the epilogue, [M, N] each, normal. With more than one batch all have
+        that index in front. Each is a view of a flat buffer with the problem's strides.
     """
     import torch
 
     p = problem
     generator = torch.Generator(device=torch_device).manual_seed(seed)
-    kinds = {d: getattr(torch, d.value) for d in (p.dtype, p.out_dtype)}
 
-    def view(rows: int, cols: int, strides: tuple[int, int], **what: Any) -> torch.Tensor:
-        dtype: DType = what["dtype"]
-        # A 16-byte aligned base would hide a kernel that assumes more than it was promised.
-        offset = what["align"] // dtype.bytes if what["align"] < 16 else 0
-        span = (rows - 1) * strides[0] + (cols - 1) * strides[1] + 1
-        flat = torch.empty(span + offset + GUARD_ELEMENTS, dtype=kinds[dtype], device=torch_device)
-        if what["poison"]:
-            flat.fill_(math.nan)
+    def view(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: DType, align: int) -> Any:
+        if p.batch == 1:
+            strides = strides[1:]
         else:
-            flat.normal_(generator=generator)
-        return flat.as_strided((rows, cols), strides, offset)
+            sizes = (p.batch, *sizes)
+        # A 16-byte aligned base would hide a kernel that assumes more than it was promised.
+        offset = align // dtype.bytes if align < 16 else 0
+        span = sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) + 1
+        kind = getattr(torch, dtype.value)
+        flat = torch.empty(span + offset + GUARD_ELEMENTS, dtype=kind, device=torch_device)
+        return flat.as_strided(sizes, strides, offset)
 
     a_strides = (p.lda, p.a_inner) if p.layout.a_k_contiguous else (p.a_inner, p.lda)
     b_strides = (p.b_inner, p.ldb) if p.layout.b_k_contiguous else (p.ldb, p.b_inner)
-    c = view(p.m, p.n, (p.ldc, 1), dtype=p.out_dtype, align=p.c_align, poison=True)
-    a = view(p.m, p.k, a_strides, dtype=p.dtype, align=p.a_align, poison=False)
-    b = view(p.k, p.n, b_strides, dtype=p.dtype, align=p.b_align, poison=False)
-    return c, a, b
+    c = view((p.m, p.n), (p.c_batch, p.ldc, 1), p.out_dtype, p.c_align)
+    read = [
+        view((p.m, p.k), (p.a_batch, *a_strides), p.dtype, p.a_align),
+        view((p.k, p.n), (p.b_batch, *b_strides), p.dtype, p.b_align),
+    ]
+    for tensor, strides in zip(p.fusion.tensors if p.fusion else (), p.tensors, strict=True):
+        read.append(view((p.m, p.n), strides, tensor.dtype, 16))
+    _buffer(c).fill_(math.nan)
+    for operand in read:
+        _buffer(operand).normal_(generator=generator)
+    return (c, *read)
 
 
 def accuracy(c: torch.Tensor, exact: torch.Tensor) -> Accuracy:
@@ -157,18 +171,27 @@ def accuracy(c: torch.Tensor, exact: torch.Tensor) -> Accuracy:
     )
 
 
-def compare(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Accuracy:
-    """Compare C with the float64 product of A and B.
+def compare(
+    c: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    fusion: Fusion | None = None,
+    tensors: Sequence[torch.Tensor] = (),
+) -> Accuracy:
+    """Compare C with the float64 product of A and B, or with what a fused program makes of it.
 
     An element may differ from the rounded product by one unit in the last place. Elements beyond
     that are counted: for 16-bit outputs at most 0.1 % (and one) of them may be, and every element
     must be within K·2⁻²³·Σ|a·b| of the exact product plus half a unit, the bound of K fp32 sums
     in any order (Higham, Accuracy and Stability of Numerical Algorithms, §4.2). For fp32 outputs,
     where order alone moves most elements by several units, the bound is 8·√K roundings of the
-    root of Σ(a·b)², what random signs leave of it.
+    root of Σ(a·b)², what random signs leave of it. Through a fused program the bound is what the
+    program makes of it on either side, and a few roundings of its own.
 
     Args:
-        c: [M, N]; a: [M, K]; b: [K, N]; any floating types and strides, one device.
+        c: [M, N]; a: [M, K]; b: [K, N]; any floating types and strides, one device; all with a
+            batch index in front, or none.
+        fusion, tensors: the epilogue and what it reads, each of C's shape.
 
     Raises:
         WrongNumbers: an element is NaN or out of bounds, or too many are more than a unit off.
@@ -177,30 +200,60 @@ def compare(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Accuracy:
 
     wide_a, wide_b = a.double(), b.double()
     exact = wide_a @ wide_b
-    missing = c.isnan()
-    if missing.any():
-        at = [int(i) for i in missing.nonzero()[0]]
-        count = int(missing.sum())
-        raise WrongNumbers(f"{count} of {c.numel()} elements are NaN or unwritten, first {at}")
-    k, narrow = a.shape[1], c.dtype is not torch.float32
+    k, narrow = a.shape[-1], c.dtype is not torch.float32
     if narrow:
         bound = k * 2.0**-23 * (wide_a.abs() @ wide_b.abs())
     else:
         bound = 8 * math.sqrt(k) * 2.0**-23 * (wide_a.square() @ wide_b.square()).sqrt()
-    bound += 0.5 * _spacing(exact, c.dtype)
-    excess = (c.double() - exact).abs() - bound
-    found = accuracy(c, exact)
-    row, col = divmod(int(excess.argmax()), c.shape[1])
-    worst = f"worst at [{row}, {col}]: got {float(c[row, col]):.6g}, "
-    worst += f"expected {float(exact[row, col]):.6g}"
+    if fusion is not None:
+        exact, bound = _through(fusion, exact, bound, [t.double() for t in tensors])
+    # What the program itself makes NaN, such as the logarithm of a negative number, must be NaN.
+    # Where the last rounding decides whether it is, nothing can be said.
+    undefined = (exact.isnan() & c.isnan()) | (bound.isnan() & ~exact.isnan())
+    got, exact = (torch.where(undefined, 0.0, t) for t in (c, exact))
+    missing = got.isnan()
+    if missing.any():
+        at = [int(i) for i in missing.nonzero()[0]]
+        count = int(missing.sum())
+        raise WrongNumbers(f"{count} of {c.numel()} elements are NaN or unwritten, first {at}")
+    bound = bound + 0.5 * _spacing(exact, c.dtype)
+    excess = torch.where(got == exact, -1.0, (got.double() - exact).abs() - bound)
+    excess = excess.nan_to_num(nan=math.inf)
+    found = accuracy(got, exact)
+    place = tuple(int(i) for i in torch.unravel_index(excess.argmax(), c.shape))
+    worst = f"worst at {list(place)}: got {float(got[place]):.6g}, "
+    worst += f"expected {float(exact[place]):.6g}"
     wrong = int((excess > 0).sum())
     if wrong:
         raise WrongNumbers(f"{wrong} of {c.numel()} elements are wrong, {worst}")
-    if narrow and found.outliers > found.allowed:
+    # A fused program may be steep, or have steps, where the order of the sums shows.
+    if narrow and found.outliers > found.allowed and fusion is None:
         raise WrongNumbers(
             f"{found.outliers} of {c.numel()} elements are more than 1 ulp off, {worst}"
         )
     return found
+
+
+def _through(
+    fusion: Fusion, exact: torch.Tensor, bound: torch.Tensor, tensors: list[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Exact values after a program, and how far fp32 may be from them."""
+    import torch
+
+    below, value, above = (
+        fusion.evaluate(TorchOps(), acc, tensors) for acc in (exact - bound, exact, exact + bound)
+    )
+    moved = torch.maximum((below - value).abs(), (above - value).abs())
+    # The roundings of the program's own operations, on values up to the result's size; where it
+    # rounds to a 16-bit type on the way, a neighbour there is as good.
+    narrowest = max((torch.finfo(getattr(torch, d)).eps for d in _rounded_to(fusion)), default=0.0)
+    scale = FUSED_ROUNDINGS * 2.0**-23 + narrowest
+    size = torch.stack([value.abs(), exact.abs(), *(t.abs() for t in tensors)]).amax(0)
+    return value, moved + scale * size
+
+
+def _rounded_to(fusion: Fusion) -> set[str]:
+    return {node.dtype.value for node in fusion.nodes if node.dtype is not None}
 
 
 def _ulp_distance(c: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
@@ -232,21 +285,22 @@ def _buffer(view: torch.Tensor) -> torch.Tensor:
 
 
 def operand_bytes(problem: GemmProblem) -> int:
-    """Bytes of one set of A, B and C with the gaps between their rows."""
+    """Bytes of one set of operands with the gaps between their rows."""
     p = problem
-
-    def span(rows: int, cols: int, ld: int, inner: int) -> int:
-        return (rows - 1) * ld + (cols - 1) * inner + 1
-
-    a = span(p.m, p.k, p.lda, p.a_inner) if p.layout.a_k_contiguous else None
-    b = span(p.n, p.k, p.ldb, p.b_inner) if p.layout.b_k_contiguous else None
-    a = span(p.k, p.m, p.lda, p.a_inner) if a is None else a
-    b = span(p.k, p.n, p.ldb, p.b_inner) if b is None else b
-    return (a + b) * p.dtype.bytes + span(p.m, p.n, p.ldc, 1) * p.out_dtype.bytes
+    a_lines, a_length = (p.m, p.k) if p.layout.a_k_contiguous else (p.k, p.m)
+    b_lines, b_length = (p.n, p.k) if p.layout.b_k_contiguous else (p.k, p.n)
+    a = (a_lines - 1) * p.lda + (a_length - 1) * p.a_inner + (p.batch - 1) * p.a_batch + 1
+    b = (b_lines - 1) * p.ldb + (b_length - 1) * p.b_inner + (p.batch - 1) * p.b_batch + 1
+    c = (p.m - 1) * p.ldc + p.n + (p.batch - 1) * p.c_batch
+    size = (a + b) * p.dtype.bytes + c * p.out_dtype.bytes
+    for tensor, strides in zip(p.fusion.tensors if p.fusion else (), p.tensors, strict=True):
+        steps = zip((p.batch, p.m, p.n), strides, strict=True)
+        size += (sum((n - 1) * s for n, s in steps) + 1) * tensor.dtype.bytes
+    return size
 
 
 def check_bytes(problem: GemmProblem) -> int:
     """Memory that `check` takes on the whole problem: operands, and float64 copies of them."""
     p = problem
-    wide = 8 * (2 * (p.m * p.k + p.k * p.n) + 6 * p.m * p.n)
+    wide = 8 * p.batch * (2 * (p.m * p.k + p.k * p.n) + 6 * p.m * p.n)
     return operand_bytes(p) + wide

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 STDERR_TAIL = 400
+POLL_SECONDS = 0.25
 # An idle child holds hundreds of MB.
 IDLE_SECONDS = 60.0
 
@@ -66,6 +67,7 @@ class Child:
         )
         self._lines: list[bytes] = []
         self._rest = b""
+        self.ready = False
 
     @property
     def alive(self) -> bool:
@@ -85,8 +87,12 @@ class Child:
         except BrokenPipeError:
             raise self._death() from None
 
-    def receive(self, seconds: float | None) -> Any:
+    def receive(self, seconds: float | None, stop: Callable[[], bool] = lambda: False) -> Any:
         """The next line of its answers, waiting up to `seconds` (None: for ever).
+
+        Args:
+            seconds: how long to wait.
+            stop: asked now and then; True ends the process.
 
         Raises:
             ProcessDied, ProcessHung: there is none; the process is gone in both cases.
@@ -94,10 +100,12 @@ class Child:
         assert self.process.stdout is not None
         end = None if seconds is None else time.monotonic() + seconds
         while not self._lines:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            if not select.select([self.process.stdout], [], [], left)[0]:
+            left = POLL_SECONDS if end is None else max(0.0, end - time.monotonic())
+            if not select.select([self.process.stdout], [], [], min(left, POLL_SECONDS))[0]:
+                if (left > POLL_SECONDS or end is None) and not stop():
+                    continue
                 self.kill()
-                raise ProcessHung(f"no answer within {seconds:g} s")
+                raise ProcessHung(f"no answer within {seconds or 0:g} s")
             data = os.read(self.process.stdout.fileno(), 1 << 16)
             if not data:
                 raise self._death()

@@ -33,6 +33,8 @@ HOPELESS = 1.25
 # A replay of this many launches is well over the event clock's resolution of about a µs.
 LAUNCHES = 16
 MAX_SETS = 1024
+# The wall clock needs fewer: it resolves a launch, and a CPU's launch costs a thousand times more.
+CPU_LAUNCHES = CPU_SETS = 4
 # Share of the free memory that a rotation may take; the user's own program goes on beside it.
 MEMORY_SHARE = 0.25
 WARM_UP = 3
@@ -53,13 +55,16 @@ class Rotation:
     note: str = ""
 
 
-def rotation(problem: GemmProblem, cache_bytes: int, free_bytes: int) -> Rotation:
+def rotation(
+    problem: GemmProblem, cache_bytes: int, free_bytes: int, clock: Clock = Clock.GPU_EVENT
+) -> Rotation:
     """The smallest rotation that is twice as large as the caches, within the free memory.
 
     Args:
         problem: the GEMM.
         cache_bytes: of every cache between the memory and the kernel; 0 asks for one set.
         free_bytes: what the device could still allocate.
+        clock: what launches are timed with; on the wall clock a few sets are enough.
     """
     size = operand_bytes(problem)
     fit = int(free_bytes * MEMORY_SHARE) // size
@@ -67,6 +72,8 @@ def rotation(problem: GemmProblem, cache_bytes: int, free_bytes: int) -> Rotatio
         note = f"the operands take {_mib(size)}, {_mib(free_bytes)} are free"
         return Rotation(sets=0, note=note)
     wanted = max(1, -(-2 * cache_bytes // size))
+    if clock is Clock.WALL:
+        wanted = min(wanted, CPU_SETS)
     sets = max(1, min(wanted, fit, MAX_SETS))
     if sets == wanted:
         return Rotation(sets=sets)
@@ -112,7 +119,8 @@ def sampler(device: Device, calls: Sequence[Call]) -> Sample:
         device: whose clock is read; not the emulator, whose clock repeats exactly.
         calls: each launches one kernel, on an operand set of its own.
     """
-    launches = [calls[i % len(calls)] for i in range(max(LAUNCHES, len(calls)))]
+    least = CPU_LAUNCHES if device.clock is Clock.WALL else LAUNCHES
+    launches = [calls[i % len(calls)] for i in range(max(least, len(calls)))]
     if device.clock is Clock.GPU_EVENT:
         return _graph_sampler(device.torch_device, launches)
     for call in launches[:WARM_UP]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import model, settings, space
 from ._version import __version__
+from .background import Artifacts, Compile
 from .config import GemmConfig, KernelSpec
 from .devices.base import Clock, Device
 from .errors import (
@@ -70,7 +71,6 @@ EMULATED_CANDIDATES = 4
 # is worth nothing.
 COMPILE_SHARE = 0.5
 
-Compile = Callable[..., "Mapping[KernelSpec, Artifact | CompileFailed]"]
 Candidates = Sequence[tuple[GemmConfig, Any]]
 Measure = Callable[[Device, Candidates, GemmProblem, "float | None"], list[Measurement]]
 Progress = Callable[[str, int, int, str], None]
@@ -119,6 +119,7 @@ class Tuner:
         must_store: raise StoreUnwritable instead of warning once.
         budget: seconds that one call may take; 0: no limit.
         complete: go on with records that a budget cut short; else they are as good as others.
+        prepare: told of a device as soon as it is known that something will be compiled for it.
     """
 
     store: Store
@@ -129,6 +130,7 @@ class Tuner:
     must_store: bool = False
     budget: float = 0.0
     complete: bool = False
+    prepare: Callable[[Device], None] = lambda device: None
     _refreshed: dict[RecordKey, TuningRecord] = field(default_factory=dict)
 
     def key(self, problem: GemmProblem, device: Device) -> RecordKey | None:
@@ -163,8 +165,9 @@ class Tuner:
     ) -> list[TuningRecord]:
         """The stored records, or new ones from measuring the likeliest candidates.
 
-        Every candidate of every problem is compiled first, each kernel once; then problem after
-        problem is measured and stored, so that what is done stays when the rest is interrupted.
+        Every candidate of every problem is compiled at once, in parallel, each kernel once.
+        Meanwhile problem after problem is measured, as soon as its own candidates are there, and
+        stored, so that what is done stays when the rest is interrupted.
 
         Args:
             problems: the GEMMs.
@@ -184,14 +187,14 @@ class Tuner:
         """
         start = time.monotonic()
         plans = [self._plan(problem, device, force) for problem in problems]
-        pending = [plan for plan in plans if plan.found is None]
-        unique = list({plan.problem: plan for plan in pending}.values())
-        artifacts = self._compile(unique, device, start, progress)
+        unique = list({plan.problem: plan for plan in plans if plan.found is None}.values())
         records: dict[GemmProblem, TuningRecord] = {}
-        for number, plan in enumerate(unique):
-            progress("measure", number, len(unique), str(plan.problem))
-            deadline = self._share(start, len(unique) - number)
-            records[plan.problem] = self._settle(plan, device, artifacts, deadline)
+        with self._compiling(unique, device, start, progress) as artifacts:
+            for number, plan in enumerate(unique):
+                built = artifacts.wait_for(plan.specs())
+                progress("measure", number, len(unique), str(plan.problem))
+                deadline = self._share(start, len(unique) - number)
+                records[plan.problem] = self._settle(plan, device, built, deadline)
         if unique:
             progress("measure", len(unique), len(unique), "")
         return [records[plan.problem] if plan.found is None else plan.found for plan in plans]
@@ -212,7 +215,8 @@ class Tuner:
             for p, key in keys
             if key is None or self.store.get(key) is None
         ]
-        return len(self._compile(without, device, time.monotonic(), _silent))
+        with self._compiling(without, device, time.monotonic(), _silent) as artifacts:
+            return len(artifacts.all())
 
     def _plan(self, problem: GemmProblem, device: Device, force: bool) -> _Plan:
         limit = space.problem_limit(problem, device.arch)
@@ -231,6 +235,7 @@ class Tuner:
             return plan
         if self.store.mode == "require" and record is None:
             raise RecordMissing(miss_report(problem, key, self.store))
+        self.prepare(device)
         plan.held = self.store.peek(key) if key is not None else None
         plan.configs = self.select(problem, device)
         if plan.held is not None:
@@ -263,21 +268,20 @@ class Tuner:
         now = time.monotonic()
         return now + max(0.0, start + self.budget - now) / problems
 
-    def _compile(
+    def _compiling(
         self, plans: Sequence[_Plan], device: Device, start: float, progress: Progress
-    ) -> Mapping[KernelSpec, Artifact | CompileFailed]:
-        # The best of each problem first, then the second of each: a budget leaves all with some.
-        rows = itertools.zip_longest(*(plan.specs() for plan in plans))
+    ) -> Artifacts:
+        rows: Iterable[Iterable[KernelSpec | None]] = [plan.specs() for plan in plans]
+        if self.budget:
+            # The best of each problem first, then the second of each: all get some.
+            rows = itertools.zip_longest(*rows)
         wanted = list(dict.fromkeys(spec for row in rows for spec in row if spec is not None))
-        if not wanted:
-            return {}
-        deadline = start + COMPILE_SHARE * self.budget if self.budget else None
         count(compiled=len(wanted))
-        return self.compile(
+        return Artifacts(
+            self.compile,
             wanted,
-            device.arch.name,
-            device.backend,
-            deadline=deadline,
+            device,
+            deadline=start + COMPILE_SHARE * self.budget if self.budget else None,
             progress=lambda done, total: progress("compile", done, total, ""),
         )
 
@@ -430,8 +434,18 @@ def default_tuner(
                 must_store=must_store,
                 budget=seconds,
                 complete=complete,
+                prepare=_prepare_with(now.jobs),
             )
         return _tuners[identity]
+
+
+def _prepare_with(jobs: int) -> Callable[[Device], None]:
+    def prepare(device: Device) -> None:
+        from . import compiler
+
+        compiler.start_workers(device.arch.name, device.backend, jobs)
+
+    return prepare
 
 
 def _compile_with(jobs: int) -> Compile:

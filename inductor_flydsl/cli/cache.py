@@ -87,9 +87,10 @@ def _list(arguments: argparse.Namespace, store: Store) -> int:
     columns = _columns(arguments.columns)
     records = matching(store, arguments.glob)
     if arguments.sort:
-        descending = arguments.sort.startswith("-")
-        (name,) = _columns(arguments.sort.removeprefix("-"), "--sort")
-        records.sort(key=COLUMNS[name], reverse=descending)  # type: ignore[arg-type]
+        (name,) = _columns(arguments.sort, "--sort")
+        records.sort(key=COLUMNS[name])  # type: ignore[arg-type]
+    if arguments.reverse:
+        records.reverse()
     if arguments.json:
         emit_json([summary(record) for record in records])
         return OK

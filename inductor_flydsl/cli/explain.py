@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from typing import Any
 
-from .. import explanation, model
+from .. import explanation, logs, model
 from ..problem import GemmProblem
-from . import OK, UsageError
+from . import FAILED, OK, UsageError
 from .cache import measurements_table
 from .output import emit_json, microseconds, say, table
 
@@ -17,6 +19,8 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.problem is None) == (arguments.log is None):
         way = "pass a problem, or --log FILE"
         raise UsageError("PROBLEM", arguments.problem, "is not what --log explains", way)
+    if arguments.log is not None:
+        return _explain_log(arguments)
     found = explanation.explain(GemmProblem.parse(arguments.problem), arch=arguments.arch)
     for note in found.notes:
         say(f"note: {note}")
@@ -30,6 +34,40 @@ def run(arguments: argparse.Namespace) -> int:
     if found.rejections:
         print(_rejections(found))
     return OK
+
+
+def _explain_log(arguments: argparse.Namespace) -> int:
+    try:
+        source: Any = sys.stdin
+        if arguments.log != "-":
+            source = open(arguments.log, errors="replace")  # noqa: SIM115
+        with source as lines:
+            decisions, tables = logs.parse(lines)
+    except OSError as error:
+        raise UsageError(
+            "--log", arguments.log, f"cannot be read ({error})", "name a log"
+        ) from error
+    if arguments.json:
+        emit_json(
+            {
+                "decisions": [d.to_json() for d in decisions],
+                "tables": [t.to_json() for t in tables],
+            }
+        )
+        return OK if decisions or tables else FAILED
+    if not decisions:
+        say("no decision is in this log; compile with TORCH_LOGS=+inductor_flydsl")
+    for decision in decisions:
+        config = f" {decision.config}" if decision.config and decision.chosen == "FLYDSL" else ""
+        where = f" [{decision.compile_id}]" if decision.compile_id else ""
+        print(f"{decision.subject}{where}: {decision.chosen}{config}, because: {decision.reason}")
+        for name, why in decision.losers:
+            print(f"  not {name}: {why}")
+    for found in tables if not decisions else ():
+        print(f"{found.title}: {found.rows[0][0]} of {len(found.rows)}")
+        for name, ms in found.rows[1:]:
+            print(f"  not {name}: {ms:g} ms, {ms / found.rows[0][1]:.2f}x")
+    return OK if decisions or tables else FAILED
 
 
 def _verdict(found: explanation.Explanation) -> str:

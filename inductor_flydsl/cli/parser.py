@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     _demo(_verb(verbs, "demo", "compile, tune and run a model on the emulated gfx950"))
     _tune(_verb(verbs, "tune", "measure problems into the store"))
     _explain(_verb(verbs, "explain", "why a problem gets the kernel it gets"))
-    _check(_verb(verbs, "check", "run kernels on the emulator and compare their numbers"))
+    _check(_verb(verbs, "check", "run kernels on the emulator: numbers, hazards, bank conflicts"))
     _cache(verbs.add_parser("cache", help="the tuning store"))
     _pack(_verb(verbs, "pack", "compile what a store has chosen, for a machine elsewhere"))
     _verb(verbs, "env", "versions, devices and settings")
@@ -93,7 +93,15 @@ def _check(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--config", action="append", metavar="NAME", help="a configuration; default: the likeliest"
     )
-    verb.add_argument("--seed", type=int, default=0, help="of the operands (0)")
+    verb.add_argument(
+        "--landing",
+        choices=("lazy", "eager", "random"),
+        default="lazy",
+        help="when asynchronous memory lands: as late as waits allow (lazy), at once, at random",
+    )
+    verb.add_argument(
+        "--seed", type=int, default=0, help="of the operands, the order of waves and landing (0)"
+    )
 
 
 def _cache(group: argparse.ArgumentParser) -> None:
@@ -101,7 +109,8 @@ def _cache(group: argparse.ArgumentParser) -> None:
     _verb(verbs, "dir", "print where the store is")
     listing = _verb(verbs, "list", "list the records")
     listing.add_argument("glob", nargs="?", metavar="GLOB", help=GLOB_HELP)
-    listing.add_argument("--sort", metavar="COLUMN", help="a column, or -COLUMN for descending")
+    listing.add_argument("--sort", metavar="COLUMN", help="by this column")
+    listing.add_argument("--reverse", action="store_true", help="the largest first")
     listing.add_argument("--columns", metavar="A,B", help="which columns, in this order")
     show = _verb(verbs, "show", "print a record")
     show.add_argument("key", metavar="KEY", help="a record's key, or a prefix that only it has")

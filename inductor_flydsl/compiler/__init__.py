@@ -7,10 +7,17 @@ importing this package is cheap and works where flydsl is not installed.
 from __future__ import annotations
 
 from .artifact import Artifact, Resources
-from .cache import CompileStats, artifact_directory, compile_spec, reset_memory, stats
+from .cache import (
+    CompileStats,
+    artifact_directory,
+    compile_spec,
+    reset_memory,
+    stats,
+    writing_to,
+)
 from .fingerprint import flydsl_version, source_fingerprint
 from .launcher import HostFunction, load
-from .pool import compile_many
+from .pool import compile_many, start_workers
 
 __all__ = [
     "Artifact",
@@ -24,5 +31,7 @@ __all__ = [
     "load",
     "reset_memory",
     "source_fingerprint",
+    "start_workers",
     "stats",
+    "writing_to",
 ]

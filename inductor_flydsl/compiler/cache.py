@@ -114,9 +114,9 @@ def _directories() -> list[Path]:
     return [own, *(layer / "artifacts" for layer in settings.resolve("cache_dir")[0])]
 
 
-def find(spec: KernelSpec, arch: str, backend: str) -> Artifact | None:
+def find(spec: KernelSpec, arch: str, backend: str, *, lines: bool = False) -> Artifact | None:
     """The artifact if it was compiled before, here or by another process."""
-    key = artifact_key(spec, arch, backend)
+    key = artifact_key(spec, arch, backend, lines=lines)
     with _guard:
         if key in _memory and _chosen.get() is None:
             _counts["memory_hits"] += 1
@@ -207,22 +207,24 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise
 
 
-def compile_spec(spec: KernelSpec, arch: str, backend: str) -> Artifact:
+def compile_spec(spec: KernelSpec, arch: str, backend: str, *, lines: bool = False) -> Artifact:
     """Compile a kernel, or find it compiled.
 
     Args:
         spec: what to specialise on.
         arch: LLVM name of the target, for example ``gfx950``.
         backend: ``rocm``, ``emulator``, or ``reference``, which needs no code.
+        lines: with debug lines, for reports that name the kernel's source; the instructions are
+            the same, but it is another artifact.
 
     Raises:
         CompileFailed: FlyDSL could not compile it.
         MissingDependency: flydsl is absent or of an unsupported version.
     """
-    key = artifact_key(spec, arch, backend)
+    key = artifact_key(spec, arch, backend, lines=lines)
     if backend == "reference":
         return Artifact(spec=spec, arch=arch, backend=backend, key=key)
-    found = find(spec, arch, backend)
+    found = find(spec, arch, backend, lines=lines)
     if found is not None:
         return found
     with _guard:
@@ -245,7 +247,7 @@ def compile_spec(spec: KernelSpec, arch: str, backend: str) -> Artifact:
         with locked(payload.with_suffix(".lock"), timeout=-1, stale=STALE_SECONDS):
             artifact = _read(spec, arch, backend, key)
             if artifact is None:
-                artifact = _compile(spec, arch, backend, key)
+                artifact = _compile(spec, arch, backend, key, lines)
                 count("compiled")
             else:
                 count("disk_hits")
@@ -253,10 +255,10 @@ def compile_spec(spec: KernelSpec, arch: str, backend: str) -> Artifact:
         return artifact
 
 
-def _compile(spec: KernelSpec, arch: str, backend: str, key: str) -> Artifact:
+def _compile(spec: KernelSpec, arch: str, backend: str, key: str, lines: bool) -> Artifact:
     from .flydsl_bridge import compile_to_bytes
 
-    code, isa = compile_to_bytes(spec, arch, backend)
+    code, isa = compile_to_bytes(spec, arch, backend, lines=lines)
     resources = Resources.from_isa(isa) if isa else None
     payload, meta = _paths(key)
     write_atomic(payload, code)

@@ -69,13 +69,13 @@ def source_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def artifact_key(spec: KernelSpec, arch: str, backend: str) -> str:
-    """Hex digest that names an artifact.
+def artifact_key(spec: KernelSpec, arch: str, backend: str, *, lines: bool = False) -> str:
+    """Hex digest that names an artifact; lines: with its source lines.
 
     Raises:
         MissingDependency: a part cannot be had.
     """
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     sources = "reference" if backend == "reference" else source_fingerprint()
-    parts = (spec.digest, arch, backend, sources, python)
+    parts = (spec.digest, arch, backend, sources, python, *(["lines"] if lines else []))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

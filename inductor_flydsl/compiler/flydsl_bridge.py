@@ -100,22 +100,37 @@ def _register_emulator(arch: str) -> None:
     register_compile_runtime_mapping(EMULATOR_BACKEND, EMULATOR_BACKEND)
 
 
+def use_runtime(library: Path) -> None:
+    """Have FlyDSL's launchers call this library; `executable` does so for what it loads."""
+    with _lock:
+        _state["runtime_library"] = library
+
+
 @contextlib.contextmanager
-def _compile_only() -> Iterator[None]:
+def _compile_only(lines: bool) -> Iterator[None]:
     # FlyDSL before 0.4 launches what it compiles unless the environment says otherwise.
-    before = os.environ.get("COMPILE_ONLY")
-    os.environ["COMPILE_ONLY"] = "1"
+    wanted = {"COMPILE_ONLY": "1", "FLYDSL_DEBUG_ENABLE_DEBUG_INFO": "1" if lines else "0"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["COMPILE_ONLY"]
-        else:
-            os.environ["COMPILE_ONLY"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
-def compile_to_bytes(spec: Any, arch: str, backend: str) -> tuple[bytes, str | None]:
+def compile_to_bytes(
+    spec: Any, arch: str, backend: str, *, lines: bool = False
+) -> tuple[bytes, str | None]:
     """Compile one kernel.
+
+    Args:
+        spec, arch, backend: as in `compile_spec`.
+        lines: note in the assembly text which source line each instruction comes from; the
+            instructions are the same.
 
     Returns:
         (pickled FlyDSL artifact, assembly text where the backend emits it).
@@ -130,7 +145,7 @@ def compile_to_bytes(spec: Any, arch: str, backend: str) -> tuple[bytes, str | N
             from ..templates import gemm
 
             launcher = gemm.build(spec)
-            with _compile_only():
+            with _compile_only(lines):
                 launcher(*gemm.placeholders())
             _, compiled = launcher._last_compiled
             return pickle.dumps(compiled), assembly(compiled.ir)
@@ -138,6 +153,33 @@ def compile_to_bytes(spec: Any, arch: str, backend: str) -> tuple[bytes, str | N
             raise
         except BaseException as error:
             raise CompileFailed(f"{spec.name}: {type(error).__name__}: {error}") from error
+
+
+def compile_text(launcher: Any, *arguments: Any) -> str:
+    """Assembly text, with debug lines, of anyone's ``flyc.jit`` function; no GPU, no ROCm.
+
+    Args:
+        launcher: the function; it is compiled, not launched.
+        arguments: what to specialise on, as for a call.
+
+    Raises:
+        MissingDependency: flydsl cannot be imported.
+        CompileFailed: FlyDSL raised; its message is kept.
+    """
+    prepare("emulator", "gfx950")
+    with _lock:
+        try:
+            with _compile_only(lines=True):
+                launcher(*arguments)
+            _, compiled = launcher._last_compiled
+            text = assembly(compiled.ir)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            raise CompileFailed(f"{launcher}: {type(error).__name__}: {error}") from error
+    if text is None:
+        raise CompileFailed(f"{launcher}: FlyDSL left no assembly text")
+    return text
 
 
 def assembly(module_text: str) -> str | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import LaunchFailed
-from ..signature import INTEGERS, POINTERS
+from ..signature import INTEGERS, POINTERS, TENSORS
 from .artifact import Artifact
 
 _loaded: dict[tuple[str, str], HostFunction] = {}
@@ -85,6 +85,61 @@ class BoundLaunch:
             for name, address in others.items():
                 made[5][name].value = address
         self._function(made[4])
+
+    def on_tensors(
+        self,
+        stream_of: Callable[[int], int],
+        device: int,
+        scratch: Callable[[int], Mapping[str, int]] | None = None,
+    ) -> Callable[..., None]:
+        """``call(c, a, b, *tensors)`` of torch tensors, in one Python frame.
+
+        Args:
+            stream_of: current stream of a device, asked at every call.
+            device: its argument.
+            scratch: addresses by names of `signature.POINTERS` that a stream's launches need
+                beside the operands; asked when a thread's stream changes.
+        """
+        slots, function, make = self._slots, self._function, self._make_slots
+
+        def plain(c: Any, a: Any, b: Any) -> None:
+            try:
+                at_c, at_a, at_b, stream, packed, _, _ = slots.made
+            except AttributeError:
+                at_c, at_a, at_b, stream, packed, _, _ = make()
+            at_c.value = c.data_ptr()
+            at_a.value = a.data_ptr()
+            at_b.value = b.data_ptr()
+            stream.value = stream_of(device)
+            function(packed)
+
+        def full(c: Any, a: Any, b: Any, *tensors: Any) -> None:
+            try:
+                at_c, at_a, at_b, stream, packed, at, _ = slots.made
+            except AttributeError:
+                at_c, at_a, at_b, stream, packed, at, _ = make()
+                slots.scratch_of = None
+            at_c.value = c.data_ptr()
+            at_a.value = a.data_ptr()
+            at_b.value = b.data_ptr()
+            for name, tensor in zip(TENSORS, tensors, strict=False):
+                at[name].value = tensor.data_ptr()
+            current = stream_of(device)
+            if scratch is not None and slots.scratch_of != current:
+                for name, address in scratch(current).items():
+                    at[name].value = address
+                slots.scratch_of = current
+            stream.value = current
+            function(packed)
+
+        return full if scratch is not None else plain
+
+    def packed(self, c: int, a: int, b: int, stream: int | None) -> tuple[Any, Any]:
+        """The launcher and its argument with these addresses: ``launcher(argument)`` launches."""
+        made = self._make_slots()
+        for slot, value in zip(made, (c, a, b, stream), strict=False):
+            slot.value = value
+        return self._function, made[4]
 
 
 def load(artifact: Artifact, runtime_library: Path | None = None) -> HostFunction:

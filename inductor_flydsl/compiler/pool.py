@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import contextvars
 import logging
 import os
 import threading
@@ -34,6 +35,7 @@ SIGKILL = -9
 
 Outcome = Artifact | CompileFailed
 Progress = Callable[[int, int], None]
+Each = Callable[[KernelSpec, Outcome], None]
 
 
 def compile_many(
@@ -44,6 +46,8 @@ def compile_many(
     *,
     deadline: float | None = None,
     progress: Progress | None = None,
+    each: Each = lambda spec, outcome: None,
+    stop: threading.Event | None = None,
 ) -> dict[KernelSpec, Outcome]:
     """Compile kernels in parallel.
 
@@ -54,6 +58,8 @@ def compile_many(
             process, without the protection of a worker.
         deadline: `time.monotonic` at which to stop.
         progress: called with (done, all) after each kernel that was not found, from any thread.
+        each: called with every outcome as soon as it is there, from any thread.
+        stop: set by another thread, ends the work; what is left is absent.
 
     Returns:
         The artifact of each spec, or the error that its compile ended with. What the deadline
@@ -67,17 +73,28 @@ def compile_many(
     for spec in dict.fromkeys(specs):
         if backend == "reference":
             outcomes[spec] = cache.compile_spec(spec, arch, backend)
+            each(spec, outcomes[spec])
             continue
         found = cache.find(spec, arch, backend) or cache.failure(spec, arch, backend)
         if found is None:
             missing.append(spec)
         else:
             outcomes[spec] = found
+            each(spec, found)
     if not missing:
         return outcomes
     now = settings.current()
     jobs = jobs or now.jobs or _cores()
-    batch = _Batch(arch, backend, now.compile_timeout, deadline, progress, len(missing))
+    batch = _Batch(
+        arch=arch,
+        backend=backend,
+        timeout=now.compile_timeout,
+        deadline=deadline,
+        progress=progress,
+        each=each,
+        total=len(missing),
+        stop=stop or threading.Event(),
+    )
     if jobs == 1:
         batch.compile_here(missing)
     else:
@@ -96,16 +113,17 @@ class _Retired(Exception):
     """The worker ended by itself, idle, as it was about to be asked."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Batch:
     arch: str
     backend: str
     timeout: float
     deadline: float | None
     progress: Progress | None
+    each: Each
     total: int
+    stop: threading.Event
     outcomes: dict[KernelSpec, Outcome] = field(default_factory=dict)
-    stop: threading.Event = field(default_factory=threading.Event)
     missing: MissingDependency | None = None
 
     def compile_here(self, specs: list[KernelSpec]) -> None:
@@ -123,10 +141,12 @@ class _Batch:
         for spec in specs:
             queue.put(spec)
         busy: set[Child] = set()
-        # Threads see no context variables of ours; the directory is one.
-        directory = cache.chosen_directory()
         with ThreadPoolExecutor(workers) as threads:
-            running = [threads.submit(self._drain, queue, busy, directory) for _ in range(workers)]
+            # Settings and the artifact directory are context variables: each thread gets a copy.
+            running = [
+                threads.submit(contextvars.copy_context().run, self._drain, queue, busy)
+                for _ in range(workers)
+            ]
             try:
                 for future in running:
                     future.result()
@@ -138,7 +158,7 @@ class _Batch:
         if self.missing is not None:
             raise self.missing
 
-    def _drain(self, queue: SimpleQueue[KernelSpec], busy: set[Child], directory: str) -> None:
+    def _drain(self, queue: SimpleQueue[KernelSpec], busy: set[Child]) -> None:
         with contextlib.ExitStack() as stack:
             child: Child | None = None
             while not self._over():
@@ -147,7 +167,7 @@ class _Batch:
                 except Empty:
                     return
                 if child is None:
-                    child = stack.enter_context(_borrowed(self.arch, self.backend, directory))
+                    child = stack.enter_context(_borrowed(self.arch, self.backend))
                     busy.add(child)
                 try:
                     outcome = self._compile(child, spec)
@@ -167,6 +187,7 @@ class _Batch:
     def _done(self, spec: KernelSpec, outcome: Outcome) -> None:
         self.outcomes[spec] = outcome
         log.info("%d/%d %s", len(self.outcomes), self.total, spec.name)
+        self.each(spec, outcome)
         if self.progress is not None:
             self.progress(len(self.outcomes), self.total)
 
@@ -177,9 +198,9 @@ class _Batch:
         cut = left is not None and (limit is None or left < limit)
         try:
             child.send(spec.to_json())
-            answer = child.receive(left if cut else limit)
+            answer = child.receive(left if cut else limit, self.stop.is_set)
         except ProcessHung as error:
-            if cut:
+            if cut or self.stop.is_set():
                 return None
             text = f"{spec.name}: the compiler gave {error} and was ended"
             return cache.remember_failure(spec, self.arch, self.backend, text)
@@ -202,19 +223,40 @@ class _Batch:
         return cache.adopt(spec, self.arch, self.backend, compiled=bool(answer["compiled"]))
 
 
+def start_workers(arch: str, backend: str, jobs: int = 0) -> None:
+    """Have workers import their compiler while the caller finds out what to compile.
+
+    Args:
+        arch, backend, jobs: as for `compile_many`, which uses them.
+    """
+    jobs = jobs or settings.current().jobs or _cores()
+    if backend == "reference" or jobs == 1:
+        return
+    key = _key(arch, backend)
+    with _idle_lock:
+        waiting = _idle.setdefault((os.getpid(), *key), [])
+        waiting += [_start(*key[:3]) for _ in range(jobs - len(waiting))]
+
+
+def _key(arch: str, backend: str) -> tuple[str, str, str, tuple[str, ...]]:
+    return arch, backend, cache.chosen_directory(), cache.environment()
+
+
+def _start(arch: str, backend: str, directory: str) -> Child:
+    return Child(["-m", "inductor_flydsl.compiler.worker", arch, backend, directory])
+
+
 @contextlib.contextmanager
-def _borrowed(arch: str, backend: str, directory: str) -> Iterator[Child]:
+def _borrowed(arch: str, backend: str) -> Iterator[Child]:
     """A worker that is ready; it goes back to the idle ones if it is still alive.
 
     Raises:
         MissingDependency: the worker says what it lacks.
         CompileFailed: it does not start.
     """
-    key = (arch, backend, directory, cache.environment())
-    child = _take(key)
-    if child is None:
-        arguments = ["-m", "inductor_flydsl.compiler.worker", arch, backend, directory]
-        child = Child(arguments)
+    key = _key(arch, backend)
+    child = _take(key) or _start(*key[:3])
+    if not child.ready:
         try:
             answer = child.receive(START_SECONDS)
         except (ProcessDied, ProcessHung) as error:
@@ -222,6 +264,7 @@ def _borrowed(arch: str, backend: str, directory: str) -> Iterator[Child]:
         if "missing" in answer:
             child.close()
             raise MissingDependency(answer["missing"])
+        child.ready = True
     try:
         yield child
     finally:
@@ -238,8 +281,9 @@ def _take(key: tuple[object, ...]) -> Child | None:
     with _idle_lock:
         # Keyed by process too: a forked child must not speak into its parent's pipes.
         waiting = _idle.get((os.getpid(), *key), [])
+        # The longest started first: it is ready, or will be first.
         while waiting:
-            child = waiting.pop()
+            child = waiting.pop(0)
             if child.alive:
                 return child
     return None

@@ -11,7 +11,7 @@ from ..config import GemmConfig, launch_arguments
 from ..errors import BadArgument, DeviceUnavailable
 from ..problem import GemmProblem
 from .base import Clock, Kernel, Timing
-from .extras import Workspace, by_name
+from .extras import Workspace
 
 if TYPE_CHECKING:
     from ..compiler import Artifact
@@ -80,20 +80,14 @@ class HipDevice:
         current_stream = torch._C._cuda_getCurrentRawStream
         index = self.index
         if problem.fusion is None and config.split_k == 1:
+            return launch.on_tensors(current_stream, index)
+        workspace = Workspace(problem, config)
 
-            def plain(c: Any, a: Any, b: Any) -> None:
-                launch(c.data_ptr(), a.data_ptr(), b.data_ptr(), current_stream(index))
+        def scratch(stream: int) -> dict[str, int]:
+            pieces = workspace.on(stream, self.torch_device)
+            return {name: tensor.data_ptr() for name, tensor in pieces.items()}
 
-            return plain
-        scratch = Workspace(problem, config)
-
-        def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
-            stream = current_stream(index)
-            others = {**by_name(tensors), **scratch.on(stream, self.torch_device)}
-            addresses = {name: t.data_ptr() for name, t in others.items()}
-            launch(c.data_ptr(), a.data_ptr(), b.data_ptr(), stream, addresses)
-
-        return kernel
+        return launch.on_tensors(current_stream, index, scratch)
 
     def time(self, call: Callable[[], None]) -> Timing:
         """Median over replays of a graph of launches, so that host time is not measured."""

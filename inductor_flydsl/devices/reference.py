@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..arch import GFX950
 from ..config import GemmConfig
 from ..errors import DeviceUnavailable, LaunchFailed
+from ..fusion import TorchOps
 from ..problem import GemmProblem
 from .base import Clock, Kernel, Timing
 
@@ -67,9 +68,11 @@ class ReferenceDevice:
         return facts
 
     def load(self, artifact: Artifact, problem: GemmProblem, config: GemmConfig) -> Kernel:
-        """``kernel(c, a, b)``: C = A @ B in place, fp32 accumulate."""
+        """``kernel(c, a, b, *tensors)``: the product in place, fp32 accumulate, then the fusion."""
         import torch
 
+        if problem.fusion is not None:
+            return _fused(torch, problem)
         if problem.out_dtype is not problem.dtype:
             return _mm_to_wider(torch)
         mm = torch.mm
@@ -116,6 +119,23 @@ class ReferenceDevice:
 
         if self.clock is Clock.GPU_EVENT:
             torch.cuda.synchronize(torch.device(self.torch_device))
+
+
+def _fused(torch: Any, problem: GemmProblem) -> Kernel:
+    """The product in fp32 and the epilogue's program on it, op by op."""
+    fusion, ops = problem.fusion, TorchOps()
+    assert fusion is not None
+
+    def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
+        wide = [_over(t, strides, c) for t, strides in zip(tensors, problem.tensors, strict=True)]
+        c.copy_(fusion.evaluate(ops, torch.mm(a.float(), b.float()), wide))
+
+    return kernel
+
+
+def _over(tensor: Any, strides: tuple[int, int, int], c: Any) -> Any:
+    """A tensor of the epilogue as C's rows and columns see it, in fp32."""
+    return tensor.as_strided(c.shape, strides[1:], tensor.storage_offset()).float()
 
 
 def _mm_to_wider(torch: Any) -> Kernel:

@@ -5,6 +5,8 @@ hazards as findings. Needs numpy alone.
 """
 
 from .api import Options, RunResult, run
+from .arguments import pack_arguments
+from .conflicts import BankConflict
 from .errors import (
     Deadlock,
     EmulatorError,
@@ -22,6 +24,7 @@ from .memory import Memory, Region
 from .program import Kernel, Program, Resources, load_program
 
 __all__ = [
+    "BankConflict",
     "Deadlock",
     "EmulatorError",
     "ExecutionError",
@@ -41,5 +44,6 @@ __all__ = [
     "UnknownInstruction",
     "WrongArch",
     "load_program",
+    "pack_arguments",
     "run",
 ]

@@ -10,10 +10,13 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from . import timing
+from .arguments import pack_arguments
+from .conflicts import BankConflict, bank_conflicts
 from .decode import code_of
 from .errors import LaunchError
 from .hazards import Finding, Hazards
@@ -26,7 +29,7 @@ from .trace import Recorder
 from .wave import PATIENCE, Scheduler, check_limit, check_progress
 
 LANDINGS = ("lazy", "eager", "random")
-ORDERS = ("lockstep", "forward", "reverse", "random")
+ORDERS = ("lockstep", "forward", "reverse", "random", "priority")
 TRACED_WORKGROUPS = 4
 """Workgroups that the clock follows where all are run."""
 
@@ -37,7 +40,8 @@ class Options:
 
     landing: when memory operations land: "lazy" only where a wait forces it, "eager" at issue,
       "random" in between. order: which waves go first: "lockstep" (fastest) all together,
-      "forward", "reverse", "random" one wave of each workgroup at a time up to its next barrier.
+      "forward", "reverse", "random" one wave of each workgroup at a time up to its next barrier,
+      "priority" one wave of all, by a random order of priority: workgroups drift apart.
     seed: of everything random. findings: look for hazards (slower). poison: registers and LDS
       start as NaN patterns instead of zeros. sample_workgroups: run only these linear workgroup
       ids. max_instructions: wave-instructions after which a run is taken to be stuck.
@@ -74,7 +78,8 @@ class RunResult:
     on the named `clock`, for the whole grid even where workgroups were sampled. stats by name:
     workgroups_run, instructions by class of the whole grid, and, where timed: cycles and
     frequency_ghz of the body, mfma_utilisation of the chip and (…_loop) of a CU's main loop,
-    waves_per_simd, bound (what the launch waits for most), and how the time is made up.
+    waves_per_simd, bound (what the launch waits for most), and how the time is made up. conflicts:
+    where timed, the LDS instructions of the followed workgroups that meet at banks, dearest first.
     """
 
     kernel: str
@@ -84,6 +89,7 @@ class RunResult:
     clock: str
     resources: Resources
     stats: dict[str, float | str] = field(default_factory=dict)
+    conflicts: tuple[BankConflict, ...] = ()
 
     @property
     def cycles(self) -> float:
@@ -102,18 +108,25 @@ def _kernel_of(what: Kernel | Program | str, name: str) -> Kernel:
 
 
 def run(kernel: Kernel | Program | str, grid: int | Sequence[int], block: int | Sequence[int],
-        kernarg: bytes, memory: Memory, options: Options = Options(),  # noqa: B008
+        args: bytes | Sequence[Any], memory: Memory | None = None,
+        options: Options = Options(),  # noqa: B008
         dynamic_lds: int = 0, name: str = "") -> RunResult:  # fmt: skip
     """Runs one launch to its end.
 
-    grid: workgroups in x, y, z. block: work-items in x, y, z. kernarg: the explicit arguments'
-    bytes; hidden ones are filled in. memory: what the kernel may touch. name: picks a kernel of a
-    program that has several.
+    kernel: assembly text for gfx950, or what `load_program` makes of it. grid: workgroups in x, y,
+    z. block: work-items in x, y, z. args: the explicit arguments, one a piece (see
+    `pack_arguments`), or their bytes; hidden ones are filled in. memory: what the kernel may touch
+    besides the arrays among `args`. dynamic_lds: bytes beyond the kernel's own. name: picks a
+    kernel of a program that has several.
 
-    Raises LaunchError for an argument that doesn't fit, UnknownInstruction, MemoryFault (findings
-    off), Trap, Deadlock.
+    Raises ProgramError for text that can't be read, LaunchError for an argument that doesn't fit,
+    UnknownInstruction, MemoryFault (findings off), Trap, Deadlock.
     """
     chosen = _kernel_of(kernel, name)
+    memory = Memory() if memory is None else memory
+    kernarg = bytes(args) if isinstance(args, (bytes, bytearray, memoryview)) else (
+        pack_arguments(chosen, args, memory)
+    )  # fmt: skip
     launch = make_launch(chosen, grid, block, kernarg, dynamic_lds)
     overlay = [
         memory.add_array(a, label, writable=False)
@@ -160,6 +173,7 @@ class _Run:
                     self._check(active)
                     scheduler.step()
                 if scheduler.done:
+                    scheduler.m.queues.land_ended()
                     self.hits += scheduler.hits
             active = [s for s in active if not s.done]
             self._check(active)
@@ -183,10 +197,13 @@ class _Run:
     def _result(self) -> RunResult:
         launch = self.launch
         time_us, stats = math.nan, self._counts()
+        conflicts: tuple[BankConflict, ...] = ()
         if self.options.timed:
             probe = Probe(launch, self.memory, code_of(launch.kernel.program, False))
-            lines = probe.run(probe_groups(launch.groups, launch.waves))
-            estimate = timing.time_launch(launch, self.recorder.traces(), lines)
+            lines = probe.run(probe_groups(timing.groups_at_once(launch), launch.waves))
+            traces = self.recorder.traces()
+            conflicts = bank_conflicts(launch.kernel.program, traces, dict(enumerate(self.hits)))
+            estimate = timing.time_launch(launch, traces, lines)
             time_us, stats = estimate.time_us, stats | estimate.stats
         return RunResult(
             kernel=launch.kernel.name,
@@ -196,6 +213,7 @@ class _Run:
             clock=timing.CLOCK,
             resources=launch.kernel.resources,
             stats=stats,
+            conflicts=conflicts,
         )
 
     def _counts(self) -> dict[str, float | str]:

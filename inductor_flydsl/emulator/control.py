@@ -126,7 +126,7 @@ def _waitcnt(inst: Instruction) -> Run:
 
 
 def _end(c: Cohort) -> int:
-    c.m.queues.land_all(c.waves)
+    c.m.queues.retire(c.waves)
     c.m.status[c.sel] = ENDED
     return LEAVE
 

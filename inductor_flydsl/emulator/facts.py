@@ -63,21 +63,27 @@ class Facts:
     )
     l1_bytes: int = 32 * 1024
     l1_latency: int = 200
-    # A round trip of 1000 clocks was measured where about 3 in 4 requests hit L2 [G, HK]; those
-    # that miss take 300 ns more, past the Infinity Cache 500 ns [HK]. So a hit takes
-    # 1000 - 300 ns · 2.1 GHz / 4 [D].
-    l2_latency: int = 840
+    # The round trip of 1000 clocks that tiles see of L2 [G] is that of a full queue: 44 KiB in
+    # flight at 45 bytes a clock take 1000. An unloaded hit takes about half of it [D: published
+    # launches below 10 us]; a request that misses 300 ns more, past the Infinity Cache 500 [HK].
+    l2_latency: int = 500
     l2_miss_ns: float = 300.0
     far_miss_ns: float = 200.0
     # Bytes a clock and CU that L2 gives: the port is 64 wide; tiles of 128x128 and 128x64, which it
     # bounds, get 44 and 45 of them [G, D].
     l2_bytes_per_clock: float = 45.0
-    infinity_cache_bytes_per_us: float = 8.5e6
+    # 10.7 TB/s asked of L2 at 36 % hits, bound by what is past it [HK]: 6.85 TB/s get through.
+    infinity_cache_bytes_per_us: float = 6.85e6
     hbm_bytes_per_us: float = 6.8e6
 
     # The smallest kernel's time [G].
     launch_us: float = 2.4
-    # Clock in GHz by MFMA utilisation [G].
+    # Clock in GHz by MFMA utilisation [G], of kernels that move about 96 B over the LDS buses of a
+    # CU for a clock of its matrix units (256x256 tiles, 8 waves). One that moves half as much more
+    # was seen to run 8 % slower at the same utilisation [G], or no slower [HK], so an operation's
+    # energy grows by 0 to 0.6 of the relative traffic; 0.45 fits 128x128 against 256x256 tiles [D].
+    lds_traffic: float = 96.0
+    lds_energy: float = 0.45
     ghz_half: Curve = ((0.0, 2.4), (0.25, 1.98), (0.82, 1.65), (0.97, 1.52), (1.0, 1.5))
     ghz_fp8: Curve = ((0.0, 2.4), (0.25, 2.05), (0.82, 1.72), (0.99, 1.6), (1.0, 1.59))
     ghz_fp4: Curve = ((0.0, 2.4), (0.51, 2.02), (0.81, 1.44), (0.94, 1.33), (1.0, 1.28))

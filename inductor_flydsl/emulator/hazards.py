@@ -304,9 +304,9 @@ class Hazards:
         mine = wave // self.m.groups
         byte = self._byte(c, clash, rows)
         other = f"wave {clash.other}"
-        if clash.other == mine and action == "read":
-            self._add("read-before-landing", inst, [wave], byte,
-                      f"reads {byte} while this wave's own LDS-DMA into it is in flight; an "
+        if clash.other == mine and not clash.read:
+            self._add(f"{action}-before-landing", inst, [wave], byte,
+                      f"{action}s {byte} while this wave's own LDS-DMA into it is in flight; an "
                       "s_waitcnt vmcnt is missing", count=clash.count, detail="lds")  # fmt: skip
             return
         if clash.open:

@@ -19,6 +19,8 @@ from .program import Kernel
 from .state import LANES, Machine
 
 MAX_LDS = 160 * 1024
+MAX_ITEMS = 2**32 - 1
+"""Work-items along an axis of a grid: the dispatch packet's field has 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ def make_launch(kernel: Kernel, grid: object, block: object, kernarg: bytes,
     """Checks a launch and builds its kernarg segment. Raises LaunchError naming the argument."""
     groups, items = _triple(grid, "grid", 2**31 - 1), _triple(block, "block", 1024)
     threads = items[0] * items[1] * items[2]
+    for axis, size in zip("xyz", (g * i for g, i in zip(groups, items, strict=True)), strict=True):
+        if size > MAX_ITEMS:
+            raise LaunchError(f"grid {grid!r}: {size} work-items in {axis}; at most {MAX_ITEMS}")
     required = kernel.reqd_workgroup_size
     if required is not None and items != required:
         raise LaunchError(f"block {items} but kernel {kernel.name} was compiled for {required}")

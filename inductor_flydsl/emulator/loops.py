@@ -25,7 +25,8 @@ class Loop:
 def find_loop(pcs: np.ndarray) -> Loop | None:
     """The longest stretch of identical rounds in executed `pcs` (int [n]); None without a loop.
 
-    A round starts at the target of a backward jump. Of nested loops the outer one is found where
+    A round starts at the target of a backward jump and ends where the next starts, so the last time
+    through isn't counted. Of nested loops the outer one is found where
     its rounds are the same.
     """
     if len(pcs) < 4:

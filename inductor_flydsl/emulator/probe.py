@@ -27,7 +27,7 @@ from .wave import Scheduler
 Run = Callable[[Cohort], Any]
 LEAVE = -1
 MAX_WAVES = 512
-BUDGET_WAVES = 12288
+BUDGET_WAVES = 4096
 SEGMENT_BITS = 42
 """Bits of a segment's number: an address has 48, six of them inside a segment."""
 STEP_LIMIT = 4096
@@ -105,6 +105,6 @@ class Probe:
             self.found[before:] = [np.unique(np.concatenate(self.found[before:]))]
 
 
-def probe_groups(groups: int, waves: int) -> np.ndarray:
-    """The first workgroups of a launch, as many as the budget takes."""
-    return np.arange(min(groups, max(1, BUDGET_WAVES // waves)), dtype=np.int64)
+def probe_groups(at_once: int, waves: int) -> np.ndarray:
+    """The first workgroups of a launch, up to all that run `at_once`, as the budget takes them."""
+    return np.arange(min(at_once, max(1, BUDGET_WAVES // waves)), dtype=np.int64)

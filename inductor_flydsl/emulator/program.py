@@ -20,6 +20,7 @@ CODE_BASE = 0x7E0000000000
 """Emulated address of the first instruction; each takes CODE_STEP bytes."""
 CODE_STEP = 8
 
+_REGISTERS = {"v": 256, "a": 256, "s": 102}
 _LABEL = re.compile(r"^([A-Za-z_.$][\w.$@]*):\s*(.*)$")
 
 
@@ -136,16 +137,21 @@ class _Parser:
                 self.labels[label.group(1)] = len(self.instructions)
                 line = label.group(2)
                 label = _LABEL.match(line)
-            if not line:
-                continue
             if line == ".amdgpu_metadata":
                 at = self.read_metadata(at)
-            elif line.startswith("."):
-                self.directive(line, at)
-            elif self.in_text:
-                pc = len(self.instructions)
-                self.instructions.append(parse_instruction(line, at, self.source, pc))
+                continue
+            try:
+                self.one(line, at)
+            except (ValueError, IndexError, KeyError) as error:
+                raise ProgramError(f"{line!r} is not understood ({error})", at) from error
         return self.finish()
+
+    def one(self, line: str, at: int) -> None:
+        if line.startswith("."):
+            self.directive(line, at)
+        elif line and self.in_text:
+            pc = len(self.instructions)
+            self.instructions.append(parse_instruction(line, at, self.source, pc))
 
     def read_metadata(self, at: int) -> int:
         for end in range(at, len(self.lines)):
@@ -239,6 +245,8 @@ def _count_registers(program: Program) -> None:
         for operand in instruction.operands:
             if operand.kind in tops and not (operand.kind == "s" and operand.index > 101):
                 top = operand.index + operand.count
+                if top > _REGISTERS[operand.kind] or operand.count < 1:
+                    raise ProgramError(f"there is no register {operand.text}", instruction.line)
                 tops[operand.kind] = max(tops[operand.kind], top)
     program.vgprs, program.agprs, program.sgprs = tops["v"], tops["a"], tops["s"]
 
@@ -246,6 +254,8 @@ def _count_registers(program: Program) -> None:
 def _check_labels(program: Program) -> None:
     for instruction in program.instructions:
         if instruction.base.startswith(("s_branch", "s_cbranch")):
+            if not instruction.operands:
+                raise ProgramError(f"{instruction.text!r} has no target", instruction.line)
             target = instruction.operands[-1]
             if target.kind == "symbol" and target.text not in program.labels:
                 raise ProgramError(f"label {target.text!r} is not defined", instruction.line)

@@ -138,6 +138,7 @@ class Queues:
         self.eager = landing == "eager"
         self.vm, self.lgkm = _Counter(), _Counter()
         self.late_stores = 0
+        self.ended: list[Entry] = []
 
     def issue(self, entry: Entry) -> None:
         """Puts an operation in flight; makes it land at once where landing is eager."""
@@ -185,9 +186,30 @@ class Queues:
                 self._land(self.lgkm, queue, entry)
 
     def land_all(self, waves: WaveSet) -> None:
-        """Lands whatever `waves` have in flight (program end, or time enough has passed)."""
+        """Lands whatever `waves` and ended waves have in flight: time enough has passed."""
         self.wait_vm(waves, 0)
         self.wait_lgkm(waves, 0)
+        self.land_ended()
+
+    def retire(self, waves: WaveSet) -> None:
+        """Waves have ended: nothing promises when what they stored lands, but for the launch's end.
+
+        So it is held back, for other waves to miss it that read it too early.
+        """
+        for queue in self.vm.covering(waves):
+            for entry in queue.entries:
+                base = entry.inst.base
+                if not entry.landed and ("_store" in base or "_atomic" in base):
+                    entry.landed = True
+                    self.ended.append(entry)
+        self.wait_vm(waves, 0)
+        self.wait_lgkm(waves, 0)
+
+    def land_ended(self) -> None:
+        """Lands the stores of ended waves."""
+        for entry in self.ended:
+            self._take_effect(entry)
+        self.ended.clear()
 
     def land_random(self, waves: WaveSet) -> None:
         """Lands one operation that hardware might land next."""

@@ -117,7 +117,10 @@ class Shadow:
         for item, index in _parts(addr, size):
             old = self._gather(self.writer, item, index)
             if (int(old.max()) >> _EPOCH) > low:
-                late = ((old >> _EPOCH) > epoch[..., None]) & ((old >> 4 & 15) != wave[..., None])
+                mine = (old >> 4 & 15) == wave[..., None]
+                late = ((old >> _EPOCH) > epoch[..., None]) & ~mine
+                if not dma:  # as for reads: its own LDS-DMA may land after this write
+                    late |= mine & ((old >> _EPOCH) == OPEN)
                 late &= (old & mask[..., None]) != 0
                 race = race or _clash(addr, late, old)
             race = race or self._readers(addr, (item, index, mask), wave, epoch)

@@ -7,8 +7,11 @@ this project: it ranks kernels against each other under the clock "emulated".
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -35,12 +38,31 @@ BUSY = 0.8
 """Share of the time above which a resource is said to bound a launch."""
 
 
+_SOURCES = ("facts", "timing", "cu", "uops", "loops", "trace", "probe", "traffic", "lds_timing",
+            "vmem_timing", "mfma_ops")  # fmt: skip
+
+
+@functools.cache
+def fingerprint() -> str:
+    """Hex digest of the clock's source: a changed clock makes other times."""
+    digest = hashlib.sha256()
+    for name in _SOURCES:
+        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
+    return digest.hexdigest()[:16]
+
+
 @dataclass(frozen=True)
 class Estimate:
     """time_us of the whole launch, and figures by name (see `RunResult.stats`)."""
 
     time_us: float
     stats: dict[str, float | str]
+
+
+def groups_at_once(launch: Launch, facts: Facts = GFX950) -> int:
+    """Workgroups of a launch that the chip runs at the same time."""
+    per_cu = groups_per_cu(launch.kernel.resources, launch.waves, launch.lds, facts)
+    return min(launch.groups, facts.cus * per_cu)
 
 
 def instruction_class(inst: Instruction) -> str:
@@ -172,6 +194,15 @@ def frequency(utilisation: float, kind: str, facts: Facts = GFX950) -> float:
     return float(np.interp(utilisation, [x for x, _ in curve], [y for _, y in curve]))
 
 
+def energy(cu: CU) -> float:
+    """Energy of a matrix operation with the LDS traffic that feeds it; 1 where that is usual."""
+    facts, busy = cu.facts, cu.busy
+    if not busy["mfma"]:
+        return 1.0
+    traffic = busy["bus"] * facts.lds_bus_bytes / (busy["mfma"] / facts.simds)
+    return 1.0 + facts.lds_energy * (min(4.0, traffic / facts.lds_traffic) - 1.0)
+
+
 def matrix_clocks(program: Program, pcs: np.ndarray) -> dict[str, float]:
     """Matrix clocks of executed instructions by type, as `frequency` takes it."""
     clocks = {"half": 0.0, "fp8": 0.0, "fp4": 0.0}
@@ -209,9 +240,8 @@ class _Clock:
         self.kind = max(matrix, key=lambda kind: matrix[kind])
         read, written = moved_bytes(traces, uops)
         scale = launch.groups / len(traces)
-        self.traffic = measure_traffic(
-            lines, read * scale, written * scale, launch.groups, at_once
-        )
+        cus = min(launch.groups, self.facts.cus)
+        self.traffic = measure_traffic(lines, read * scale, written * scale, cus)
         self.matrix = scale * sum(matrix.values())
 
     def time(self) -> tuple[float, float, _Body]:
@@ -229,7 +259,7 @@ class _Clock:
     def _frequency(self, body: _Body, at_once: int) -> float:
         rounds = self.per_cu / at_once
         spent = body.clocks * rounds * self.facts.cus * self.facts.simds
-        return frequency(min(1.0, self.matrix / spent), self.kind)
+        return frequency(self.matrix / spent * energy(body.cu), self.kind)
 
     def _rounds(self, body: _Body, at_once: int, ghz: float) -> float:
         """Clocks of all the workgroups that the busiest CU gets, one round following another."""

@@ -7,6 +7,7 @@ taken to cost what the last recorded one did. Knows nothing of time or of other 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -190,7 +191,9 @@ class Recorder:
                 seen[c.waves.key] = visits + 1
                 tracked = self._members(c.m.group_ids, c.waves)
                 if tracked:
-                    cost(c, inst, pc, tracked)
+                    # A line that can't be decoded has its own error when it is executed, next.
+                    with contextlib.suppress(IndexError, ValueError):
+                        cost(c, inst, pc, tracked)
 
         return note
 

@@ -2,7 +2,7 @@
 
 Owns the sharing of lines between workgroups that run at the same time, workgroups going round
 robin to the XCDs. Workgroups that start together are taken to walk through K together, so the
-lines of their first loads stand for all their loads.
+lines of their first loads stand for all their loads; what they load once comes from HBM.
 """
 
 from __future__ import annotations
@@ -48,28 +48,15 @@ class Traffic:
         return (self.far * self.read + self.written) / facts.hbm_bytes_per_us
 
 
-def measure_traffic(lines: np.ndarray, read: float, written: float, groups: int,
-                    resident: int, facts: Facts = GFX950) -> Traffic:  # fmt: skip
-    """Traffic from first-load `lines` (int64 [2, n]: workgroup, segment, sorted by workgroup).
+def measure_traffic(lines: np.ndarray, read: float, written: float, cus: int,
+                    facts: Facts = GFX950) -> Traffic:  # fmt: skip
+    """Traffic from first-load `lines` (int64 [2, n]: workgroup, segment) of those that run at once.
 
-    read, written: bytes of the whole launch past the L1s. resident: workgroups a CU holds.
+    read, written: bytes of the whole launch past the L1s. cus: CUs that take part.
     """
-    cus = min(groups, facts.cus)
     count = lines.shape[1]
     if not count:
         return Traffic(read, written, 1.0, 1.0, cus)
     group, segment = lines
-    window = group // (resident * facts.cus)
-    near = _count(window * facts.xcds + group % facts.xcds, segment)
-    unique = len(np.unique(segment))
-    far = unique / count
-    probed = int(group.max()) + 1
-    footprint = far * read * (groups / probed if unique == count else 1.0)
-    if footprint > facts.infinity_cache_bytes:
-        far = _count(window, segment) / count
-    return Traffic(read, written, near / count, far, cus)
-
-
-def _count(owner: np.ndarray, segment: np.ndarray) -> int:
-    """Distinct pairs of an owner and a segment."""
-    return len(np.unique(owner << SEGMENT_BITS | segment))
+    near = len(np.unique(group % facts.xcds << SEGMENT_BITS | segment))
+    return Traffic(read, written, near / count, len(np.unique(segment)) / count, cus)

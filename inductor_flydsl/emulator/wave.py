@@ -7,6 +7,7 @@ spinning loop. Knows nothing of what instructions do.
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,17 +22,18 @@ LEFT = -1
 SPIN_LIMIT = 256
 """Backward jumps after which a cohort gives way to others: long enough for most loops, short
 enough that a wave that waits on memory for another doesn't hold it up."""
-PATIENCE = 64
+PATIENCE = 8
 """Turns given way after which everything in flight has had the time to land."""
-STUCK = 4096
-"""Turns given way after which no wave is expected to get on."""
+STUCK = 16
+"""Turns that change no register of any wave after which they wait for what never comes."""
 
 
 class Scheduler:
     """Steps one machine's waves. `hits[pc]` counts wave-instructions.
 
     order: "lockstep" lets all waves go together; "forward", "reverse" and "random" let one wave of
-    each workgroup go to its next barrier, or its end, before another.
+    each workgroup go to its next barrier, or its end, before another; "priority" lets one wave of
+    all go, the first in a random order that holds for the run, so that workgroups drift apart.
     """
 
     def __init__(self, machine: Machine, code: list[Run], order: str, rng: random.Random) -> None:
@@ -41,15 +43,25 @@ class Scheduler:
         self.rng = rng
         self.hits = [0] * (len(code) + 1)
         self.last_run = np.zeros(machine.waves, np.int64)
+        self.rank = np.array(rng.sample(range(machine.waves), machine.waves))
         self.turn = 0
         self.jumps = 0
         self.spins = 0
         self.executed = 0
+        self.state = (0, 0)
+        self.still = 0
 
     @property
     def done(self) -> bool:
         """Whether every wave has ended."""
         return bool((self.m.status == ENDED).all())
+
+    def stands_still(self) -> bool:
+        """Whether registers are as they were the last STUCK times that this was asked."""
+        state = zlib.crc32(self.m.V.data), zlib.crc32(self.m.S.data)
+        self.still = self.still + 1 if state == self.state else 0
+        self.state = state
+        return self.still >= STUCK
 
     def step(self) -> None:
         """Runs one cohort until it leaves, meets others or spins; releases barriers first."""
@@ -72,6 +84,8 @@ class Scheduler:
         """Waves that may be chosen from now: all, or one wave of each workgroup."""
         if self.order == "lockstep" or self.spins:
             return running
+        if self.order == "priority":
+            return running[[self.rank[running].argmin()]]
         numbers = running // self.m.groups
         present = np.unique(numbers)
         if self.order == "random":
@@ -145,11 +159,9 @@ def check_limit(active: list[Scheduler], retired: int, limit: int) -> None:
 
 
 def check_progress(active: list[Scheduler]) -> None:
-    """Raises Deadlock where all waves of all machines have been looping for long."""
-    if all(s.spins > STUCK for s in active):
-        raise _stuck(
-            active, f"waves loop without reaching a barrier or the end, {STUCK} turns each"
-        )
+    """Raises Deadlock where all machines spin and their registers have stood still for long."""
+    if all([s.spins > PATIENCE and s.stands_still() for s in active]):
+        raise _stuck(active, "waves wait in a loop for something that no wave will do")
 
 
 def _stuck(active: list[Scheduler], message: str) -> Deadlock:

@@ -25,7 +25,7 @@ from . import compat
 log = logging.getLogger("inductor_flydsl")
 
 # Settings that change neither what is chosen nor what is computed.
-HARMLESS = ("jobs", "compile_timeout", "measure_timeout", "record")
+HARMLESS = ("jobs", "compile_timeout", "measure_timeout")
 
 
 def graph_key(active: bool) -> str:

@@ -37,6 +37,7 @@ class FlyDSLBenchmarkRequest(BenchmarkRequest):
         metas = TensorMeta.from_irnodes(nodes)
         out = TensorMeta.from_irnodes(layout)
         super().__init__(launch.config.name, metas, out, ())
+        self.launch = launch
         self.launch_text = launch.to_text()
         self.names = [node.get_name() for node in nodes]
         # A tuning process lives long: it has neither this process's scopes nor its variables.
@@ -44,9 +45,11 @@ class FlyDSLBenchmarkRequest(BenchmarkRequest):
 
     def make_run_fn(self, *input_tensors: torch.Tensor, out: torch.Tensor) -> Any:
         kernel = runtime.kernel(self.launch_text)
-        a, b = self._operands(input_tensors)
-        kernel(out, a, b)
-        return functools.partial(kernel, out, a, b)
+        *tensors, a, b = self._operands(input_tensors)
+        # Inductor's addmm names the bias first; kernels take it last.
+        operands = (a, b, *tensors[: len(self.launch.problem.tensors)])
+        kernel(out, *operands)
+        return functools.partial(kernel, out, *operands)
 
     def benchmark(self, *input_tensors: torch.Tensor, out: torch.Tensor | None = None) -> float:
         """Milliseconds of a launch; infinite if it failed."""
@@ -59,7 +62,7 @@ class FlyDSLBenchmarkRequest(BenchmarkRequest):
             return math.inf
 
     def _operands(self, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        """Views of A and B; Inductor passes one tensor per buffer, of the buffer's own layout."""
+        """Views of the operands; Inductor passes one tensor a buffer, of the buffer's layout."""
         unique = list(dict.fromkeys(self.names))
         if len(tensors) == len(self.names):
             found = list(tensors)
@@ -136,7 +139,8 @@ class FlyDSLCaller(ir.ChoiceCaller):
 
     def to_callable(self) -> Any:
         kernel = runtime.kernel(self.launch.to_text())
-        return lambda a, b, *, out: kernel(out, a, b)
+        reads = len(self.launch.problem.tensors)
+        return lambda *inputs, out: kernel(out, *inputs[-2:], *inputs[:-2][:reads])
 
     def hash_key(self) -> str:
         return "-".join([self.name, self.identity, self.launch.to_text()])

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from .. import settings, space
+from .. import settings, shapes, space
 from ..config import GemmConfig, KernelSpec
 from ..devices import Clock, Device, get_device
 from ..errors import DeviceUnavailable, InductorFlyDSLError, RecordMissing
@@ -25,7 +25,9 @@ __all__ = ["Decision", "Time", "clear", "decisions", "handler_of", "is_active"]
 
 log = logging.getLogger("inductor_flydsl")
 
-OPS = ("mm",)
+OPS = ("mm", "addmm")
+# Ops for which Inductor asks more than once.
+REPEATED = ("addmm",)
 
 
 class FlyDSLChoicesMixin:
@@ -38,6 +40,8 @@ class FlyDSLChoicesMixin:
         parent: Any = super()
         others = parent.get_template_configs(kernel_inputs, templates, op_name, *args, **kwargs)
         if not is_active() or not compat.autotunes_flydsl():
+            return others
+        if _offered_before(op_name):
             return others
         ours = _offer(kernel_inputs, op_name, others)
         if ours is None and not others and set(compat.gemm_backends()) == {compat.BACKEND}:
@@ -90,9 +94,13 @@ def _offer(kernel_inputs: Any, op: str, others: list[Any]) -> Any:
             raise Declined(f"op {op} has no kernel yet; supported: {', '.join(OPS)}")
         _check_graph()
         layout = kernel_inputs.output_layout(flexible=False)
-        a, b = nodes
-        asked = operands.product(a, b, layout, op)
+        asked = operands.product(nodes[-2], nodes[-1], layout, op)
+        if op == "addmm":
+            asked = operands.with_bias(asked, nodes[0], kernel_inputs)
         problem = asked.problem
+        recording, _ = settings.resolve("record")
+        if recording is not None:
+            shapes.record(recording, [problem])
         device = _device(layout.device)
         limit = space.problem_limit(problem, device.arch)
         if limit:
@@ -105,11 +113,21 @@ def _offer(kernel_inputs: Any, op: str, others: list[Any]) -> Any:
     except Exception as error:
         log.debug("declined by an error", exc_info=True)
         reason, level = f"{type(error).__name__}: {error}", logging.WARNING
-    shapes = operands.describe(nodes)
-    chosen = _left(others)
-    decision = Decision(op=op, shapes=shapes, problem=problem, chosen=chosen, reason=reason)
+    words, chosen = operands.describe(nodes), _left(others)
+    decision = Decision(op=op, shapes=words, problem=problem, chosen=chosen, reason=reason)
     record(decision, level=level)
     return None
+
+
+def _offered_before(op: str) -> bool:
+    """Whether this very op was seen before: Inductor asks for addmm up to three times."""
+    from torch._inductor.virtualized import V
+
+    if op not in REPEATED:
+        return False
+    seen = V.graph.__dict__.setdefault("_flydsl_offered", set())
+    node = id(V.graph.current_node)
+    return node in seen or seen.add(node) is not None
 
 
 def _left(others: Sequence[Any]) -> str:
@@ -159,12 +177,17 @@ def _choice(asked: operands.Asked, device: Device, nodes: Any, layout: Any) -> A
 
     # What measuring draws and how it leaves the random state is no business of the user's.
     with preserve_rng_state():
-        config, times, measured = _best(asked.problem, device)
+        # A product is tuned as it is; what follows it in the same kernel changes little.
+        config, times, measured = _best(operands.plain(asked.problem), device)
+    limit = space.why_not(asked.problem, config, device.arch)
+    if limit:
+        raise Declined(limit)
     launch = runtime.Launch(
         problem=asked.problem,
         config=config,
         device=device.name,
         torch_device=str(layout.device),
+        arch=device.arch.name,
         check=asked.check,
     )
     choice = FlyDSLCaller(
@@ -196,7 +219,9 @@ def _best(problem: GemmProblem, device: Device) -> tuple[GemmConfig, tuple[Time,
         if stored is None:
             return _model_choice(problem, device)
         found = stored
-    times = tuple(Time(m.config.name, m.us, m.clock.value) for m in found.measurements)
+    times = tuple(
+        Time(m.config.name, m.us, m.clock.value, m.failure or "") for m in found.measurements
+    )
     if found.best is None:
         reason = next((m.failure for m in found.measurements if m.failure), "none was legal")
         raise Declined(f"every candidate was rejected, the first for: {reason}")
@@ -234,7 +259,7 @@ def prune(choices: list[Any]) -> list[Any]:
         _tell_unranked(ours, [c for c in choices if c is not ours])
         return [ours]
     if len(choices) == 1:
-        _record_win(ours, "the only choice in the list", ours.annotations["flydsl_times"][0])
+        _record_win(ours, "the only choice in the list", ())
     return choices
 
 
@@ -244,16 +269,18 @@ def _tell_unranked(ours: Any, others: list[Any]) -> None:
     best = ours.launch.config.name
     reason = f"fastest of {measured or len(times) - len(others)} on the {ours.clock} clock; "
     reason += "others are the fallback and not ranked on it"
-    _record_win(ours, reason, times)
+    record(_decision(ours, "FLYDSL", reason, times, best))
     if measured and compat.prints_tables():
         print_table(table(f"{ours.launch.problem}, {ours.launch.device}", times, best))
 
 
 def _record_win(ours: Any, reason: str, times: tuple[Time, ...]) -> None:
-    record(_decision(ours, "FLYDSL", reason, times))
+    record(_decision(ours, "FLYDSL", reason, times, ours.name))
 
 
-def _decision(ours: Any, chosen: str, reason: str, times: tuple[Time, ...]) -> Decision:
+def _decision(
+    ours: Any, chosen: str, reason: str, times: tuple[Time, ...], winner: str
+) -> Decision:
     return Decision(
         op=ours.launch.problem.op,
         shapes=operands.describe(ours.input_nodes),
@@ -262,6 +289,8 @@ def _decision(ours: Any, chosen: str, reason: str, times: tuple[Time, ...]) -> D
         reason=reason,
         config=ours.launch.config,
         times=times,
+        winner=winner,
+        candidates=ours.annotations["flydsl_times"][0],
     )
 
 
@@ -275,4 +304,22 @@ def observe(timings: dict[Any, float], *_: Any, **__: Any) -> None:
     times = tuple(Time(c.name, ms * 1e3, ours.clock) for c, ms in timings.items())
     winner = min(timings, key=timings.__getitem__)
     backend = "FLYDSL" if winner is ours else compat.backend_name(winner)
-    record(_decision(ours, backend, f"fastest of {len(times)} in Inductor's benchmark", times))
+    reason = f"fastest of {len(times)} in Inductor's benchmark"
+    record(_decision(ours, backend, reason, times, winner.name))
+    _keep_contest(ours, timings)
+
+
+def _keep_contest(ours: Any, timings: dict[Any, float]) -> None:
+    """Add Inductor's benchmark to the problem's tuning record."""
+    from .. import tuner
+    from .caller import FlyDSLCaller
+
+    entries = [
+        ("FLYDSL" if isinstance(c, FlyDSLCaller) else compat.backend_name(c), c.name, ms * 1e3)
+        for c, ms in timings.items()
+    ]
+    try:
+        device = get_device(ours.launch.device, torch_type=ours.launch.torch_device)
+        tuner.default_tuner().held_contest(ours.launch.problem, device, entries)
+    except InductorFlyDSLError as error:
+        log.info("a benchmark of %s is not stored: %s", ours.launch.problem, error)

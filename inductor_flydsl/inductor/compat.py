@@ -233,6 +233,22 @@ def aten_mm(out_dtype: Any, kernel_inputs: Any) -> tuple[list[Any], dict[str, An
 # --- scheduling ------------------------------------------------------------------------------
 
 
+def fuses_epilogues() -> bool:
+    import torch._inductor.config as config
+
+    return bool(config.epilogue_fusion)
+
+
+def used_outside(scheduler: Any, name: str, inside: set[str]) -> bool:
+    """Whether a buffer is an output of the graph, or is read by a node not among ``inside``."""
+    from torch._inductor.virtualized import V
+
+    if name in V.graph.get_output_names():
+        return True
+    users = scheduler.name_to_buf[name].users
+    return any(user.node.get_name() not in inside for user in users)
+
+
 def scheduling_table() -> dict[str, Any]:
     """Inductor's records of how each device type is scheduled, with the built-in ones in place."""
     from torch._inductor.codegen import common

@@ -7,12 +7,14 @@ choices that Inductor does not rank itself. Decides nothing, and imports no torc
 from __future__ import annotations
 
 import collections
+import json
 import logging
 import math
 import sys
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..config import GemmConfig
 from ..problem import GemmProblem
@@ -29,11 +31,26 @@ class Time:
         name: as in an autotune table; ours are names of configurations.
         us: µs on ``clock``; infinite for a choice that failed, None for one that is not ranked.
         clock: ``gpu_event``, ``emulated`` or ``wall``; times of different clocks never compare.
+        failure: why it failed, or empty.
     """
 
     name: str
     us: float | None
     clock: str
+    failure: str = ""
+
+    def lost(self, best: Time | None) -> str:
+        """Why this choice was not taken where `best` was, in words."""
+        if self.failure or (self.us is not None and math.isinf(self.us)):
+            return f"failed: {self.failure}" if self.failure else "failed"
+        if self.us is None or best is None or best.us is None or best.clock != self.clock:
+            return "not ranked: no time on the clock of the one that was taken"
+        return f"{self.us:.2f} us, {self.us / best.us:.2f}x of {best.name} ({self.clock})"
+
+    def to_json(self) -> dict[str, Any]:
+        finite = self.us is not None and math.isfinite(self.us)
+        us = self.us if finite else None
+        return {"name": self.name, "us": us, "clock": self.clock, "failure": self.failure}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +66,9 @@ class Decision:
         problem: what was asked, where it is one of ours.
         config: our candidate, chosen or not, where there was one.
         times: what was compared.
+        winner: name of the fastest in ``times``, where one was.
+        candidates: our configurations that were tried for ``config``, with their times.
+        compile_id: torch's number of the compilation, as in its logs (``0/0``).
     """
 
     op: str
@@ -58,10 +78,46 @@ class Decision:
     problem: GemmProblem | None = None
     config: GemmConfig | None = None
     times: tuple[Time, ...] = ()
+    winner: str = ""
+    candidates: tuple[Time, ...] = ()
+    compile_id: str = ""
+
+    @property
+    def losers(self) -> tuple[tuple[str, str], ...]:
+        """(name, why it was not taken) of every choice and candidate that was not."""
+        lost = []
+        for times, name in (
+            (self.times, self.winner),
+            (self.candidates, self.config.name if self.config else ""),
+        ):
+            best = next((t for t in times if t.name == name), None)
+            lost += [(t.name, t.lost(best)) for t in times if t.name != name]
+        return tuple(dict(lost).items())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, complete."""
+        return {
+            "op": self.op,
+            "shapes": self.shapes,
+            "problem": None if self.problem is None else self.problem.to_json(),
+            "subject": self.subject,
+            "chosen": self.chosen,
+            "reason": self.reason,
+            "config": None if self.config is None else self.config.name,
+            "winner": self.winner,
+            "times": [t.to_json() for t in self.times],
+            "candidates": [t.to_json() for t in self.candidates],
+            "losers": [{"name": name, "reason": why} for name, why in self.losers],
+            "compile_id": self.compile_id,
+        }
+
+    @property
+    def subject(self) -> str:
+        """The op in words."""
+        return str(self.problem) if self.problem is not None else f"{self.op} {self.shapes}"
 
     def __str__(self) -> str:
-        subject = str(self.problem) if self.problem is not None else f"{self.op} {self.shapes}"
-        return f"{subject}: {self.chosen} ({self.reason})"
+        return f"{self.subject}: {self.chosen} ({self.reason})"
 
 
 _lock = threading.Lock()
@@ -69,18 +125,40 @@ _kept: collections.deque[Decision] = collections.deque(maxlen=KEPT)
 
 
 def record(decision: Decision, *, level: int = logging.INFO) -> None:
-    """Keep and log a decision; one that repeats the latest word for word is kept once."""
+    """Keep and log a decision; one that repeats the latest word for word is kept once.
+
+    At level DEBUG it is logged as JSON too, in the form that ``explain --log`` reads.
+    """
+    decision = replace(decision, compile_id=_compile_id())
     with _lock:
         if _kept and _kept[-1] == decision:
             return
         _kept.append(decision)
     log.log(level, "%s", decision)
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("inductor_flydsl decision: %s", json.dumps(decision.to_json()))
+
+
+def _compile_id() -> str:
+    guards = sys.modules.get("torch._guards")
+    found = guards.CompileContext.current_compile_id() if guards is not None else None
+    return "" if found is None else str(found)
 
 
 def decisions() -> tuple[Decision, ...]:
     """Every decision of this process so far, oldest first (the latest 10,000)."""
     with _lock:
         return tuple(_kept)
+
+
+def last_compile() -> tuple[Decision, ...]:
+    """The decisions of the latest compilation that had any, oldest first.
+
+    A model with graph breaks is several compilations; a graph that came from Inductor's cache is
+    none, since nothing was decided.
+    """
+    kept = decisions()
+    return tuple(d for d in kept if d.compile_id == kept[-1].compile_id)
 
 
 def clear() -> None:

@@ -6,10 +6,11 @@ devices beyond that, and decides nothing about legality, which is `space`'s busi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import ProblemError
+from ..fusion import Fusion, Node, Tensor
 from ..problem import DType, GemmProblem, Layout, alignment
 from . import compat
 
@@ -92,6 +93,63 @@ def product(a: Any, b: Any, layout: Any, op: str = "mm") -> Asked:
     except ProblemError as error:
         raise Declined(str(error)) from error
     return Asked(problem, "a" * left.check + "b" * right.check)
+
+
+def plain(problem: GemmProblem) -> GemmProblem:
+    """The product alone: what is tuned, and what every epilogue on it shares."""
+    return replace(problem, op="mm", fusion=None, tensors=())
+
+
+def with_bias(asked: Asked, bias: Any, scalars: Any) -> Asked:
+    """``beta·bias + alpha·A @ B`` of a product that is asked.
+
+    Args:
+        asked: the product.
+        bias: IR node of a tensor that broadcasts to C[M, N].
+        scalars: Inductor's kernel inputs, which hold ``alpha`` and ``beta``.
+
+    Raises:
+        Declined: the bias is not one of ours.
+    """
+    problem = asked.problem
+    alpha, beta = (float(scalars.get_scalar(name)) for name in ("alpha", "beta"))
+    nodes = [Node(op="acc")]
+    if alpha != 1:
+        nodes += [Node(op="const", value=alpha), Node(op="mul", args=(0, 1))]
+    if beta == 0:
+        # As in ATen, a bias that counts for nothing is not read.
+        return replace(asked, problem=replace(problem, fusion=Fusion(nodes=tuple(nodes))))
+    product = len(nodes) - 1
+    row, column, quads = _bias(bias, problem)
+    nodes.append(Node(op="tensor", value=0))
+    if beta != 1:
+        nodes += [Node(op="const", value=beta)]
+        nodes += [Node(op="mul", args=(len(nodes) - 2, len(nodes) - 1))]
+    nodes.append(Node(op="add", args=(product, len(nodes) - 1)))
+    tensor = Tensor(
+        dtype=_dtype(bias.get_dtype()), along_m=row != 0, along_n=column != 0, quads=quads
+    )
+    fusion = Fusion(nodes=tuple(nodes), tensors=(tensor,))
+    return replace(asked, problem=replace(problem, fusion=fusion, tensors=((0, row, column),)))
+
+
+def _bias(bias: Any, problem: GemmProblem) -> tuple[int, int, bool]:
+    """(row stride, column stride, whether quads along N are aligned) of a bias."""
+    compat.freeze(bias)
+    sizes = _ints(bias.get_size(), "sizes of the bias")
+    strides = _ints(bias.get_stride(), "strides of the bias")
+    wanted = (problem.m, problem.n)[-len(sizes) :]
+    if len(sizes) > 2 or any(s not in (1, w) for s, w in zip(sizes, wanted, strict=True)):
+        raise Declined(f"a bias of sizes {sizes} does not broadcast to C")
+    steps = [0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True)]
+    row, column = ([0, 0] + steps)[-2:]
+    if min(row, column) < 0:
+        raise Declined("the bias has a negative stride")
+    size = bias.get_dtype().itemsize
+    base, unsure = _base_alignment(bias, size)
+    (offset,) = _ints([bias.get_layout().offset], "offset of the bias")
+    aligned = alignment(base, offset * size, row * size) >= min(16, 4 * size) and not unsure
+    return row, column, column == 1 and problem.n % 4 == 0 and aligned
 
 
 @dataclass(frozen=True)

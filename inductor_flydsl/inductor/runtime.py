@@ -26,6 +26,7 @@ class Launch:
         problem, config: what to run.
         device: name of the device (``hip:0``, ``emulator:gfx950``, ``reference``).
         torch_device: of the tensors, for example ``cuda:0``.
+        arch: LLVM name of the architecture that it was chosen for.
         check: letters of operands whose alignment is checked at every launch.
     """
 
@@ -33,6 +34,7 @@ class Launch:
     config: GemmConfig
     device: str
     torch_device: str
+    arch: str
     check: str = ""
 
     def to_text(self) -> str:
@@ -42,6 +44,7 @@ class Launch:
             "config": self.config.to_json(),
             "device": self.device,
             "torch_device": self.torch_device,
+            "arch": self.arch,
             "check": self.check,
         }
         return json.dumps(data, sort_keys=True)
@@ -60,6 +63,7 @@ class Launch:
                 config=GemmConfig.from_json(data["config"]),
                 device=data["device"],
                 torch_device=data["torch_device"],
+                arch=data["arch"],
                 check=data["check"],
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -68,7 +72,8 @@ class Launch:
 
 
 class Kernel:
-    """``kernel(c, a, b)`` writes C[M, N] = A[M, K] @ B[K, N]; loads on the first call.
+    """``kernel(c, a, b, *tensors)`` writes C[M, N], what the problem's fusion makes of A[M, K] @
+    B[K, N] and of the tensors that it reads; loads on the first call.
 
     Raises, on the first call:
         DeviceUnavailable, MissingDependency, CompileFailed, LaunchFailed: as `Device.load` and
@@ -82,14 +87,14 @@ class Kernel:
         self.launch = self._first
         self._lock = threading.Lock()
 
-    def __call__(self, c: Any, a: Any, b: Any) -> None:
-        self.launch(c, a, b)
+    def __call__(self, c: Any, a: Any, b: Any, *tensors: Any) -> None:
+        self.launch(c, a, b, *tensors)
 
-    def _first(self, c: Any, a: Any, b: Any) -> None:
+    def _first(self, c: Any, a: Any, b: Any, *tensors: Any) -> None:
         with self._lock:
             if self.launch == self._first:
                 self.launch = load(Launch.from_text(self.text))
-        self.launch(c, a, b)
+        self.launch(c, a, b, *tensors)
 
 
 @functools.cache
@@ -99,7 +104,7 @@ def kernel(text: str) -> Kernel:
 
 
 def load(launch: Launch) -> Any:
-    """A callable ``(c, a, b)`` for a choice: device, artifact and launch bound.
+    """A callable ``(c, a, b, *tensors)`` for a choice: device, artifact and launch bound.
 
     Raises:
         DeviceUnavailable, MissingDependency, CompileFailed, LaunchFailed: what is missing here.
@@ -121,12 +126,12 @@ def _checked(loaded: Any, launch: Launch) -> Any:
     a_mask = launch.problem.a_align - 1 if "a" in launch.check else 0
     b_mask = launch.problem.b_align - 1 if "b" in launch.check else 0
 
-    def call(c: Any, a: Any, b: Any) -> None:
+    def call(c: Any, a: Any, b: Any, *tensors: Any) -> None:
         if a.data_ptr() & a_mask:
             a = _aligned(a)
         if b.data_ptr() & b_mask:
             b = _aligned(b)
-        loaded(c, a, b)
+        loaded(c, a, b, *tensors)
 
     return call
 

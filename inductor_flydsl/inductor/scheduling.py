@@ -16,13 +16,15 @@ from torch._inductor.scheduler import BaseScheduling
 from torch._inductor.utils import get_kernel_metadata
 from torch._inductor.virtualized import V
 
-from . import compat, runtime
+from .. import space
+from ..arch import get_arch
+from ..dtypes import DType
+from . import compat, epilogue, runtime
 
 log = logging.getLogger("inductor_flydsl")
 
 DEVICES = ("cpu", "cuda")
 IMPORT = "from inductor_flydsl.inductor import runtime as flydsl_runtime"
-UNFUSED = "FlyDSL kernels do not fuse their neighbours yet"
 
 
 class FlyDSLTemplateBuffer(ir.TemplateBuffer):
@@ -45,14 +47,35 @@ class FlyDSLSchedulingMixin(BaseScheduling):
     """In front of a device's scheduling class: takes our nodes, passes on all others."""
 
     def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
-        if _says_no(node1, node2):
-            return False
-        return super().can_fuse_vertical(node1, node2)
+        if own_buffer(node1) is None and own_buffer(node2) is None:
+            return super().can_fuse_vertical(node1, node2)
+        reason = self._why_apart(node1, node2)
+        if reason:
+            log.info("%s and %s stay apart: %s", node1.get_name(), node2.get_name(), reason)
+        return reason is None
 
     def can_fuse_horizontal(self, node1: Any, node2: Any) -> bool:
-        if _says_no(node1, node2):
-            return False
-        return super().can_fuse_horizontal(node1, node2)
+        if own_buffer(node1) is None and own_buffer(node2) is None:
+            return super().can_fuse_horizontal(node1, node2)
+        return False
+
+    def _why_apart(self, node1: Any, node2: Any) -> str | None:
+        """Why the second node cannot join the kernel of the first, or None if it can."""
+        buffer = own_buffer(node1)
+        if buffer is None:
+            return "FlyDSL kernels take no prologue"
+        if not compat.fuses_epilogues():
+            return "config.epilogue_fusion is off"
+        try:
+            made = _plan(buffer, [*node1.get_nodes()[1:], *node2.get_nodes()])
+        except epilogue.Unfusable as error:
+            return str(error)
+        inside = {n.get_name() for n in (*node1.get_nodes(), *node2.get_nodes())}
+        for name in made.dead:
+            if compat.used_outside(self.scheduler, name, inside):  # type: ignore[attr-defined]
+                return f"{name} is used elsewhere too"
+        launch = made.launch
+        return space.why_not(launch.problem, launch.config, get_arch(launch.arch))
 
     def codegen_template(
         self, template_node: Any, epilogue_nodes: Any, prologue_nodes: Any
@@ -60,37 +83,66 @@ class FlyDSLSchedulingMixin(BaseScheduling):
         buffer = own_buffer(template_node)
         if buffer is None:
             return super().codegen_template(template_node, epilogue_nodes, prologue_nodes)
-        assert not epilogue_nodes and not prologue_nodes, UNFUSED
-        self._codegen_call(template_node, buffer)
+        assert not prologue_nodes, "FlyDSL kernels take no prologue"
+        self._codegen_call([template_node, *epilogue_nodes], buffer)
         return None
 
-    def _codegen_call(self, node: Any, buffer: FlyDSLTemplateBuffer) -> None:
+    def _codegen_call(self, nodes: list[Any], buffer: FlyDSLTemplateBuffer) -> None:
         wrapper = V.graph.wrapper_code
-        node.mark_run()
-        name = _define(wrapper, node, buffer)
-        self.codegen_comment([node], name)  # type: ignore[attr-defined]
-        inputs: Any = buffer.inputs
-        operands = [x.codegen_reference() for x in inputs]
-        wrapper.writeline(f"{name}({', '.join([buffer.get_name(), *operands])})")
+        launch, output = buffer.launch, buffer.get_name()
+        *tensors, a, b = [x.codegen_reference() for x in buffer.inputs]
+        # Inductor's addmm names the bias first; kernels take it last, if they read it at all.
+        extra = tensors[: len(launch.problem.tensors)]
+        if len(nodes) > 1:
+            made = _plan(buffer, nodes[1:])
+            launch, output = made.launch, made.output
+            extra = [_reference(read) for read in made.reads]
+            V.graph.removed_buffers |= set(made.dead)
+        for node in nodes:
+            node.mark_run()
+        name = _define(wrapper, nodes, launch)
+        self.codegen_comment(nodes, name)  # type: ignore[attr-defined]
+        wrapper.writeline(f"{name}({', '.join([output, a, b, *extra])})")
         self.free_buffers_in_scheduler()
 
 
-def _says_no(node1: Any, node2: Any) -> bool:
-    if own_buffer(node1) is None and own_buffer(node2) is None:
-        return False
-    log.debug("%s and %s stay apart: %s", node1.get_name(), node2.get_name(), UNFUSED)
-    return True
+def _plan(buffer: FlyDSLTemplateBuffer, nodes: list[Any]) -> epilogue.Plan:
+    """The kernel of a product and of the scheduler nodes that follow it.
+
+    Raises:
+        epilogue.Unfusable: it cannot be one.
+    """
+    for node in nodes:
+        if len(node.get_nodes()) != 1 or len(node.get_outputs()) != 1 or node.is_reduction():
+            raise epilogue.Unfusable(f"{node.get_name()} is not one pointwise function")
+        if node.has_aliasing_or_mutation() or not isinstance(node.node, ir.ComputedBuffer):
+            raise epilogue.Unfusable(f"{node.get_name()} mutates or aliases a buffer")
+        if node.node.get_device() != buffer.get_device():
+            raise epilogue.Unfusable(f"{node.get_name()} is on {node.node.get_device()}")
+    problem = buffer.launch.problem
+    reads = []
+    for x, (_, row, column) in zip(buffer.inputs, problem.tensors, strict=False):
+        dtype = DType.parse(str(x.get_dtype()))
+        reads.append(epilogue.Read(x.get_name(), int(x.get_layout().offset), row, column, dtype))
+    return epilogue.plan(buffer, buffer.launch, reads, [n.node for n in nodes])
 
 
-def _define(wrapper: Any, node: Any, buffer: FlyDSLTemplateBuffer) -> str:
+def _reference(read: epilogue.Read) -> str:
+    """A tensor in generated code whose first element is the one that the kernel reads first."""
+    if not read.offset:
+        return read.name
+    return f"reinterpret_tensor({read.name}, (1,), (1,), {read.offset})"
+
+
+def _define(wrapper: Any, nodes: list[Any], launch: runtime.Launch) -> str:
     """Name of the kernel in generated code; defined once for each choice."""
     wrapper.add_import_once(IMPORT)
-    body = f"flydsl_runtime.kernel({buffer.launch.to_text()!r})"
+    body = f"flydsl_runtime.kernel({launch.to_text()!r})"
     name = wrapper.src_to_kernel.get(body)
     if name is None:
         name = f"flydsl_kernel_{wrapper.next_kernel_suffix()}"
         wrapper.src_to_kernel[body] = name
-        origins, detailed = get_kernel_metadata([node], wrapper)
+        origins, detailed = get_kernel_metadata(nodes, wrapper)
         wrapper.define_kernel(name, body, f"{origins}\n{detailed}", gpu=False)
     return name
 

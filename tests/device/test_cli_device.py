@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from inductor_flydsl import cli, tuner
+from inductor_flydsl import cli, emulator, tuner
 from inductor_flydsl.config import GemmConfig
 
 SMALL = "20,24,40"
@@ -36,6 +37,42 @@ def test_check_runs_the_named_kernels(capsys: pytest.CaptureFixture[str]) -> Non
     assert {r["clock"] for r in results} == {"emulated"}
     status, out, _ = run(capsys, "check", SMALL)
     assert status == 0 and "right" in out and "US (emulated)" in out
+
+
+def test_check_reports_resources_and_bank_conflicts_with_their_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, out, _ = run(capsys, "check", SMALL, "--landing", "random", "--seed", "3", "--json")
+    found = json.loads(out)
+    (result,) = found["results"]
+    assert (status, found["landing"], found["seed"]) == (0, "random", 3)
+    assert (result["numbers"], result["findings"]) == ("right", [])
+    assert result["resources"]["vgpr"] > 0 and result["resources"]["vgpr_spills"] == 0
+    for conflict in result["lds_bank_conflicts"]:
+        assert conflict["ways"] > 1 and conflict["clocks"] > conflict["phases"]
+        assert re.fullmatch(r"\w+\.py:\d+", conflict["source"])
+
+
+@pytest.mark.parametrize(
+    ("wait", "kind"),
+    [(r"s_waitcnt vmcnt", "read-before-landing"), (r"s_barrier", "lds-race")],
+)
+def test_check_fails_on_a_finding_and_names_the_source_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wait: str, kind: str
+) -> None:
+    def broken(self: object, text: bytes) -> emulator.Program:
+        return emulator.load_program(re.sub(rf"\t{wait}[^\n]*", "\ts_nop 0", text.decode()))
+
+    monkeypatch.setattr("inductor_flydsl.devices.emulator._Bridge.program", broken)
+    name = GemmConfig(tile_m=32, tile_n=32, tile_k=32, stages=2, waves_m=1, waves_n=2).name
+    status, out, _ = run(capsys, "check", "64,64,256", "--config", name, "--json")
+    (result,) = json.loads(out)["results"]
+    assert status == 1
+    found = [f for f in result["findings"] if f["kind"] == kind]
+    assert found and all(f["severity"] == "error" for f in found)
+    assert re.fullmatch(r"\w+\.py:\d+", found[0]["source"]) and found[0]["waves"]
+    status, out, _ = run(capsys, "check", "64,64,256", "--config", name)
+    assert status == 1 and f"error: {kind}" in out and ".py:" in out
 
 
 @pytest.mark.parametrize("name", ["staged_big", "staged_256x256x128_s4_w2x4"])

@@ -367,13 +367,34 @@ def test_workgroups_that_wait_for_each_other_get_on(order: str, max_waves: int) 
     assert out[0] == 0x55
 
 
-def test_deadlock_names_the_place() -> None:
+@pytest.mark.parametrize("max_waves", [1, 512])
+def test_deadlock_names_the_place(max_waves: int) -> None:
+    """Nobody sets the flag: no wave's registers change any more."""
     out, flag = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
-    options = Options(max_instructions=100_000, findings=False)
+    options = Options(findings=False, max_waves=max_waves)
     with pytest.raises(Deadlock, match="workgroup 0 wave 0") as caught:
         launch(SPIN.format(last=9), [out, flag], grid=4, options=options)
-    assert "max_instructions" in str(caught.value)
+    assert "loop for something" in str(caught.value)
     assert caught.value.line > 0
+
+
+def test_instruction_limit() -> None:
+    body = "s_mov_b32 s8, 0\n.Lloop:\ns_add_u32 s8, s8, 1\ns_branch .Lloop"
+    with pytest.raises(Deadlock, match="max_instructions"):
+        launch(body, [], options=Options(max_instructions=50_000))
+
+
+def test_a_long_loop_is_no_deadlock() -> None:
+    body = """
+    s_mov_b32 s8, 30000
+    v_mov_b32_e32 v10, 0
+    .Lloop:
+    v_add_u32_e32 v10, 1, v10
+    s_sub_i32 s8, s8, 1
+    s_cmp_lg_u32 s8, 0
+    s_cbranch_scc1 .Lloop
+    """
+    assert (evaluate(body, options=OFF) == 30000).all()
 
 
 def test_trap_and_running_off_the_end() -> None:

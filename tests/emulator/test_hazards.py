@@ -229,3 +229,16 @@ def test_wait_states_of_longer_instructions_and_over_branches() -> None:
 def test_findings_off_reports_nothing() -> None:
     body = "global_load_dword v4, v1, s[4:5]\nv_add_u32_e32 v6, v4, v0\n" + store("v6")
     assert hazards_of(body, options=Options(findings=False)).findings == ()
+
+
+@pytest.mark.parametrize("access, kind", [
+    ("ds_write_b32 v1, v0", "write-before-landing"),
+    ("ds_read_b32 v9, v1", "read-before-landing"),
+])  # fmt: skip
+def test_ds_operations_are_not_ordered_with_the_own_dma(access: str, kind: str) -> None:
+    load = "s_mov_b32 m0, 0\nglobal_load_lds_dword v1, s[4:5]\n"
+    broken = f"{load}{access}\ns_waitcnt vmcnt(0) lgkmcnt(0)"
+    (finding,) = hazards_of(broken, lds=256, block=64).findings
+    assert (finding.kind, "s_waitcnt vmcnt is missing" in finding.message) == (kind, True)
+    right = f"{load}s_waitcnt vmcnt(0)\n{access}"
+    assert not hazards_of(right, lds=256, block=64).findings

@@ -1,6 +1,7 @@
 """Inductor tests run on the `reference` device and CPU tensors, with no cache between tests."""
 
 import contextlib
+import os
 
 import pytest
 
@@ -10,6 +11,10 @@ import torch._inductor.config as inductor_config  # noqa: E402
 
 import inductor_flydsl  # noqa: E402
 from inductor_flydsl.inductor import caller, choices  # noqa: E402
+
+# Small products on several threads take milliseconds where the cores are shared with others.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
 
 BACKENDS = "ATEN,TRITON,FLYDSL"
 

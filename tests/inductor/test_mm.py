@@ -7,6 +7,8 @@ import torch
 import torch._inductor.config as inductor_config
 
 import inductor_flydsl
+from inductor_flydsl.devices import reference
+from inductor_flydsl.errors import LaunchFailed
 from inductor_flydsl.inductor import runtime
 
 from .conftest import assert_product, random
@@ -187,51 +189,62 @@ class TestFlydslAlone:
         assert_product(result, a, b)
 
 
+@pytest.fixture
+def broken(monkeypatch):
+    """``broken(how, all_of_them)`` spoils the first candidate to be loaded, or every one.
+
+    Returns the list of configurations that are spoilt, filled as they are loaded.
+    """
+
+    def spoil(how, *, all_of_them):
+        spoilt = []
+        real = reference.ReferenceDevice.load
+
+        def load(self, artifact, problem, config):
+            if config not in spoilt and (all_of_them or not spoilt):
+                spoilt.append(config)
+            kernel = real(self, artifact, problem, config)
+            if config not in spoilt:
+                return kernel
+            if how == "load":
+                raise LaunchFailed("injected: it does not load")
+
+            def wrong(c, a, b):
+                if how == "launch":
+                    raise LaunchFailed("injected: it does not run")
+                kernel(c, a, b)
+                c[-1, -1] += 1
+
+            return wrong
+
+        monkeypatch.setattr(reference.ReferenceDevice, "load", load)
+        return spoilt
+
+    return spoil
+
+
 class TestFailures:
     """Whatever goes wrong on our side, the user's compile succeeds and the reason is told."""
 
-    def test_a_rejected_candidate_loses(self, compiled, ours_is_fast, monkeypatch, caplog):
-        import dataclasses
-        import math
-
-        import inductor_flydsl.measure as module
-
-        real, rejected = module.measure, []
-
-        def measure(device, artifact, problem, config, **options):
-            done = real(device, artifact, problem, config, **options)
-            if rejected:
-                return done
-            rejected.append(config)
-            return dataclasses.replace(done, us=math.inf, failure="WrongNumbers: injected")
-
-        monkeypatch.setattr(module, "measure", measure)
+    @pytest.mark.parametrize("how", ["wrong numbers", "load", "launch"])
+    def test_a_rejected_candidate_loses(self, compiled, ours_is_fast, broken, caplog, how):
+        rejected = broken(how, all_of_them=False)
         a, b = random(48, 64), random(64, 48)
         with caplog.at_level(logging.WARNING, "inductor_flydsl"):
             result, _, (decision,) = compiled(mm, a, b)
-        assert decision.chosen == "FLYDSL" and decision.config not in rejected
-        assert [r.levelname for r in caplog.records if "injected" in r.message] == ["WARNING"]
+        assert decision.chosen == "FLYDSL" and rejected and decision.config not in rejected
+        told = [r for r in caplog.records if "rejected" in r.message and r.levelname == "WARNING"]
+        assert len(told) == 1 and rejected[0].name in told[0].message
         assert_product(result, a, b)
 
-    def test_when_all_are_rejected_aten_runs(self, compiled, monkeypatch):
-        import math
-
-        from inductor_flydsl.records import Measurement, now_utc
-
-        def measure(device, artifact, problem, config, **_):
-            return Measurement(
-                config=config,
-                clock=device.clock,
-                device=device.name,
-                us=math.inf,
-                failure="CompileFailed: injected",
-                measured_at=now_utc(),
-            )
-
-        monkeypatch.setattr("inductor_flydsl.measure.measure", measure)
+    @pytest.mark.parametrize("how", ["wrong numbers", "load", "launch"])
+    @pytest.mark.parametrize("tuned", [True, False])
+    def test_when_all_are_rejected_aten_runs(self, compiled, broken, how, tuned):
+        broken(how, all_of_them=True)
         a, b = random(56, 64), random(64, 48)
-        result, code, (decision,) = compiled(mm, a, b)
-        assert decision.chosen == "ATEN" and "CompileFailed: injected" in decision.reason
+        with inductor_config.patch(flydsl_enable_autotuning=tuned):
+            result, code, (decision,) = compiled(mm, a, b)
+        assert decision.chosen == "ATEN" and "rejected" in decision.reason
         assert "extern_kernels.mm" in code
         assert_product(result, a, b)
 

@@ -65,6 +65,13 @@ def test_a_step_between_elements(compiled, ours_is_fast, monkeypatch, strides):
     assert result.isfinite().all()
 
 
+@pytest.mark.parametrize(("offset", "align"), [(0, 16), (1, 2), (2, 4), (4, 8), (8, 16)])
+def test_the_offset_of_a_view_made_in_the_graph(compiled, ours_is_fast, offset, align):
+    a, b = random(40, K + 8), random(K, 56)
+    _, _, (decision,) = compiled(lambda a, b: a[:, offset : offset + K] @ b, a, b)
+    assert (decision.problem.lda, decision.problem.a_align) == (K + 8, align)
+
+
 def test_an_inner_product_is_aligned_by_inductor(compiled, ours_is_fast):
     """A buffer that Inductor allocates needs no check of its address; an input on a CPU does."""
     a, b, c = random(32, 64), random(64, 48), random(48, 40)

@@ -13,9 +13,25 @@ ROOT = Path(inductor_flydsl.__file__).parent
 RANK = {"_version": 0, "errors": 0, "arch": 1, "dtypes": 1, "fusion": 1.3, "problem": 1.6}
 RANK |= {"settings": 1, "config": 2, "signature": 2}
 RANK |= {"space": 3, "model": 3, "devices": 3, "records": 4, "templates": 4, "compiler": 5}
-RANK |= {"locks": 1, "processes": 1, "numerics": 4, "timing": 5, "ledger": 5, "targets": 6}
+RANK |= {
+    "locks": 1,
+    "processes": 1,
+    "numerics": 4,
+    "timing": 5,
+    "ledger": 5,
+    "background": 6,
+    "targets": 6,
+}
 RANK |= {"measure": 6, "isolation": 7, "tuner": 8, "explanation": 9, "fleet": 9}
-RANK |= {"shapes": 2, "fleet_ray": 10, "report": 9, "packing": 9, "inductor": 10, "cli": 11}
+RANK |= {
+    "shapes": 2,
+    "fleet_ray": 10,
+    "report": 9,
+    "logs": 9,
+    "packing": 9,
+    "inductor": 10,
+    "cli": 11,
+}
 RANK |= {"emulator": 0, "__main__": 12}
 OUTSIDE = {"flydsl": {"compiler", "templates"}, "torch._inductor": {"inductor"}}
 # A device adapter is chosen at run time by `devices.get_device`, and needs a compiled kernel.

@@ -15,7 +15,7 @@ from unit_fakes import PROBLEM, measured, record
 from inductor_flydsl.records import Store
 from inductor_flydsl.space import every_config
 
-WRITERS, PUTS = 6, 12
+WRITERS, PUTS = 16, 6
 
 WRITER = """
 import sys
