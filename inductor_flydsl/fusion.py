@@ -16,7 +16,18 @@ from typing import Any
 from .dtypes import DType
 from .errors import BadArgument
 
-UNARY = ("neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "reciprocal", "relu")
+UNARY: tuple[str, ...] = (
+    "neg",
+    "abs",
+    "exp",
+    "exp2",
+    "log",
+    "log2",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "relu",
+)
 UNARY += ("sigmoid", "tanh", "erf", "floor", "ceil", "trunc", "isnan", "not")
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
 COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
@@ -180,7 +191,7 @@ class TorchOps:
 
 # Coefficients of erfc(x) = t·exp(-x² + P(t)), t = 1 / (1 + x/2), relative error under 1.2e-7
 # (Press et al., Numerical Recipes, §6.2, a Chebyshev fit).
-ERFC = (-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806)
+ERFC: tuple[float, ...] = (-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806)
 ERFC += (0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277)
 # Odd series at 0 of erf, times √π/2, and of tanh, in powers of x².
 ERF_SERIES = (1.0, -1 / 3, 1 / 10, -1 / 42, 1 / 216, -1 / 1320, 1 / 9360)

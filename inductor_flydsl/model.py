@@ -1,68 +1,152 @@
 """Analytic cost model: what a configuration would take on the hardware, and what bounds it.
 
 Owns the closed form and its constants. Runs nothing, measures nothing and reads no record: its
-times are predictions, labelled with the clock ``model``, to rank candidates before any of them
-is compiled. Nothing here was fitted on an AMD GPU; the constants are published measurements of
-MI350X/MI355X, named below.
+times are predictions, labelled with the clock ``model``, to rank candidates before any of them is
+compiled. No constant was measured here on a GPU. ``bench.calibrate`` compares the form with
+published times of MI355X kernels; ``CALIBRATION`` is the error it finds.
 
-The form, per CU: a K step takes as long as its slowest resource (matrix unit, LDS, delivery of
-the next tiles), and a little longer where two of them are near each other. Tiles are dealt to the
-CUs in rounds of workgroups that fit at once, the last round is the tail, and no launch beats the
-traffic it needs at each level of memory.
+The form. A workgroup is a chain: in each K step its waves issue loads, read LDS and multiply, one
+after the other unless other waves of the SIMD fill in or the loop interleaves them. A step takes
+as long as that chain, or as the busiest shared resource of the CU (matrix unit, LDS, bytes in
+flight), or as the share of L2 that is left. Workgroups are dealt to the CUs in rounds, the last of
+which is the tail; the clock falls with the utilisation of the matrix unit; and no launch beats the
+traffic it needs past L2, nor the floor of any launch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .arch import Arch
-from .config import MFMA_K, MFMA_M, MFMA_N, GemmConfig, load_kind, store_width
+from .config import C_PAD_BYTES, MFMA_M, MFMA_N, WAVE_SIZE, GemmConfig, load_kind, store_width
 from .problem import GemmProblem
 
 CLOCK = "model"
 
-# Clocks of one v_mfma_f32_16x16x32_{bf16,f16} (AMD matrix instruction calculator, CDNA4).
-MFMA_CLOCKS = 16
-# LDS service of b128 and b64 reads, and of DMA writes, in bytes a clock and CU.
-LDS_READ_BYTES = 256
-LDS_WRITE_BYTES = 128
-# Bytes a CU keeps in flight to the vector memory, and the round trip of one in clocks. With T
-# matrix clocks a K step, a tile is compute-bound if T·44 KiB / (bytes a K step) exceeds it.
-IN_FLIGHT_BYTES = 44 * 1024
-ROUND_TRIP_CLOCKS = 1000
-# Bytes a clock and CU at which vector-memory instructions issue: 64 lanes of 16 bytes in 16
-# clocks, of 4 bytes in 4, of 2 bytes in 4, the last with an address and an LDS write for each.
-ISSUE_BYTES = {"dma16": 64.0, "dma4": 64.0, "gather": 8.0}
-# Clocks of a workgroup barrier and its waits in a K step, hidden by other resident workgroups.
-BARRIER_CLOCKS = 60
+# Actual/predicted, the widest p10 and p90 over M bands, of the AITER rows that were not fitted
+# (`python -m bench.calibrate --check` fails where they are exceeded).
+CALIBRATION = {"bf16": (0.86, 1.15), "mxfp4": (0.87, 1.23)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConstants:
+    """What the form needs beside `Arch`. ``bench/fit_model.py`` finds those marked fitted.
+
+    Published figures are of MI300X/MI355X: [ISA] AMD CDNA4 ISA guide and matrix instruction
+    calculator, [GT] ROCm/gfx950-gluon-tutorials, [WP] AMD CDNA3 and CDNA4 white papers.
+    """
+
+    launch_us: float = 2.546  # fitted; the smallest published kernel takes 2.4
+    l2_clocks: float = 1000.0  # [GT] round trip of a load from L2
+    miss_ns: float = 327.0  # fitted, added to it when memory is cold; [GT] 300 past L2
+    workgroup_flight: float = 45056.0  # [GT] bytes in flight with one workgroup a CU
+    cu_flight: float = 70880.0  # fitted: the same with several, which wait at their own barriers
+    barrier_clocks: float = 37.0  # fitted: a barrier and its waits, less with more workgroups
+    start_ns: float = 74.0  # fitted: kernel arguments and addresses, once a workgroup
+    reduce_tb_s: float = 1.30  # fitted: split-K's partial sums, 4 bytes each
+    write_tb_s: float = 3.54  # fitted: stores of C, all CUs together
+    power: float = 1.067  # fitted: clock under load relative to POWER_CLOCK
+    overlap: float = 2.31  # fitted: exponent that joins the CUs' time and traffic past L2
+    cache_tb_s: float = 17.2  # [WP] Infinity Cache, peak
+    lds_read_bytes: float = 256.0  # [ISA] a clock and CU; half of it for one wave
+    lds_write_bytes: float = 128.0  # [ISA] DMA and ds_write, a clock and CU
+    issue_bytes: float = 64.0  # [GT] a clock and CU at which loads and stores of 16 bytes issue
+
+
+CONSTANTS = ModelConstants()
+
+# Clock in GHz under load against utilisation of the matrix unit, by bits of an element: published
+# for 16 and 4 bits at several utilisations, for 8 bits at 99 %.
+POWER_CLOCK = {
+    16: ((0.0, 2.4), (0.25, 1.98), (0.82, 1.65), (0.97, 1.52), (1.0, 1.5)),
+    8: ((0.0, 2.4), (0.25, 1.98), (0.99, 1.6), (1.0, 1.59)),
+    4: ((0.0, 2.4), (0.51, 2.02), (0.81, 1.44), (0.94, 1.33), (1.0, 1.29)),
+}
+# Multiply-adds a clock and SIMD: v_mfma_f32_16x16x32 in 16 clocks, v_mfma_scale_f32_16x16x128 in
+# 32 with an 8-bit operand and in 16 with two of 4 bits [ISA].
+MFMA_MACS = {16: 512.0, 8: 1024.0, 4: 2048.0}
+# Element-wise gathers issue an address and an LDS write for every 2 bytes of a lane, so an eighth
+# of the rate of DMA.
+GATHER_FRACTION = 1 / 8
 # Registers beside accumulators and fragments: addresses, descriptors, loop state.
 OTHER_REGISTERS = 40
-# Infinity Cache, TB/s: between the two published bandwidths (6.0 and 8.5).
-INFINITY_CACHE_TB_S = 7.0
-# Exponent of the soft maximum over a K step's resources. With it the published utilisations of
-# the matrix unit, 96, 83, 69 and 47 % for tiles from 256x256 to 128x64, are met within 3 points.
-SOFTNESS = 6.0
-# Clock (GHz) under load against utilisation of the matrix unit, bf16 and fp16.
-POWER_CLOCK = ((0.0, 2.4), (0.25, 1.98), (0.82, 1.65), (0.97, 1.52), (1.0, 1.5))
+# Pipelines whose loop places loads, LDS reads and MFMAs between one another by hand.
+INTERLEAVED = frozenset({"hti"})
+# The clock that the utilisation is found at; it sets the clock that the launch is priced at.
+FIRST_GHZ = 2.0
 # A list of this many candidates a tile shape holds one more of each.
 LIST_PER_TILE = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Workload(NamedTuple):
+    """What is computed, for every element width: C[M, N] = A[M, K] · B[K, N].
+
+    Attributes:
+        m, n, k: extents in elements.
+        bits: of an element of A and of B: 16, 8 or 4.
+        scale_bits: of block scales, for each element (8/32 for MX).
+        out_bytes: of an element of C.
+        batch: such products in one launch.
+    """
+
+    m: int
+    n: int
+    k: int
+    bits: int = 16
+    scale_bits: float = 0.0
+    out_bytes: int = 2
+    batch: int = 1
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of an element of A or B with its share of the scales."""
+        return (self.bits + self.scale_bits) / 8
+
+
+class Tile(NamedTuple):
+    """How it is computed: what the form needs of a kernel, ours or another's.
+
+    Attributes:
+        tile_m, tile_n, tile_k, stages, waves_m, waves_n, group_m, xcd_remap: as in GemmConfig.
+        waves_k: waves that share a K step and add their results up in LDS.
+        split_k: workgroups that share a tile of C.
+        a_issue, b_issue: rate of loads of A and B relative to 16-byte DMA.
+        store: bytes of one store of C.
+        interleaved: a wave overlaps its own loads, LDS reads and MFMAs.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    stages: int
+    waves_m: int
+    waves_n: int
+    waves_k: int = 1
+    split_k: int = 1
+    group_m: int = 8
+    xcd_remap: bool = True
+    a_issue: float = 1.0
+    b_issue: float = 1.0
+    store: int = 16
+    interleaved: bool = False
+
+
+class Prediction(NamedTuple):
     """A predicted launch, in µs of the clock ``model``.
 
-    The parts are what each resource would take alone, but for ``latency``, ``tail`` and
-    ``launch``, which come on top of the largest of the others.
+    ``compute``, ``lds``, ``l2`` and ``hbm`` are what each resource would take alone. The largest
+    of them, ``latency``, ``tail`` and ``launch`` add up to ``us``.
 
     Attributes:
         us: the whole.
-        compute: matrix unit.
+        compute: matrix unit, at the clock that power leaves.
         lds: LDS reads and writes.
         l2: bringing tiles from L2 to the CUs, limited by bytes in flight and by L2's bandwidth.
         hbm: traffic past L2, to Infinity Cache and HBM.
-        latency: filling the ring, barriers, and the store of C.
+        latency: what hides behind nothing: the first loads, each step's chain and barrier, the
+            store of C and split-K's reduction.
         tail: CUs idle in the last round of workgroups.
         launch: the floor of any launch.
         bound: name of the largest part.
@@ -81,43 +165,20 @@ class Prediction:
     @property
     def parts(self) -> dict[str, float]:
         """The breakdown by name, in µs."""
-        return {name: getattr(self, name) for name in PARTS}
+        return dict(zip(PARTS, self[1:8], strict=True))
 
 
 PARTS = ("compute", "lds", "l2", "hbm", "latency", "tail", "launch")
 
 
 def predict(problem: GemmProblem, config: GemmConfig, arch: Arch) -> Prediction:
-    """The time of one launch of `config` on `problem`.
+    """The time of one launch of `config` on `problem`, its operands cold.
 
     Args:
         problem, config: a pair that `space.why_not` finds nothing against.
         arch: the hardware.
     """
-    tiles_m, tiles_n = config.tiles(problem)
-    resident = resident_workgroups(problem, config, arch)
-    slots = arch.compute_units * resident
-    full, rest = divmod(tiles_m * tiles_n, slots)
-    last = -(-rest // arch.compute_units)
-    share = rest / (last * arch.compute_units) if rest else 0.0
-    steps = -(-problem.k // config.tile_k)
-
-    first, final = _step(problem, config, resident), _step(problem, config, last or resident)
-    fixed = ROUND_TRIP_CLOCKS + _store_clocks(problem, config)
-    loop, final_loop = steps * _soft_max(first), steps * _soft_max(final)
-    clocks = full * (loop + fixed) + (final_loop + fixed if rest else 0.0)
-    mfma = steps * (full * first[0] + share * final[0])
-    lds = steps * (full * first[1] + share * final[1])
-    mem = steps * (full * first[2] + share * final[2])
-
-    per_us = 1e3 * _clock_ghz(mfma / clocks, arch)
-    near, far = _traffic_us(problem, config, arch, slots)
-    tail = (1.0 - share) * final_loop / per_us if rest else 0.0
-    latency = (clocks - max(mfma, lds, mem)) / per_us - tail
-    us = arch.launch_floor_us + max(clocks / per_us, near, far)
-    delivery = max(mem / per_us, near)
-    parts = (mfma / per_us, lds / per_us, delivery, far, latency, tail, arch.launch_floor_us)
-    return Prediction(us, *parts, bound=PARTS[parts.index(max(parts))])
+    return estimate(_workload(problem), _tile(problem, config), arch)
 
 
 def rank(
@@ -150,88 +211,227 @@ def rank(
 
 def resident_workgroups(problem: GemmProblem, config: GemmConfig, arch: Arch) -> int:
     """Workgroups that fit on one CU at once, by LDS and by registers; at least 1."""
-    size = problem.dtype.bytes
-    lds = max(config.ring_bytes(size), config.c_tile_bytes(problem.out_dtype.bytes))
+    return _resident(_workload(problem), _tile(problem, config), arch)
+
+
+def estimate(
+    work: Workload, tile: Tile, arch: Arch, constants: ModelConstants = CONSTANTS
+) -> Prediction:
+    """`predict` for any kernel that a `Tile` describes, our own or a published one.
+
+    Args:
+        work, tile: what is computed, and how.
+        arch: the hardware.
+        constants: another calibration.
+    """
+    c = constants
+    tiles = -(-work.m // tile.tile_m) * -(-work.n // tile.tile_n) * work.batch
+    groups, cus = tiles * tile.split_k, arch.compute_units
+    resident = _resident(work, tile, arch)
+    slots = cus * resident
+    full, rest = divmod(groups, slots)
+    last = -(-rest // cus)
+    one = _group(work, tile, arch, c)
+    final = _round(one, last, rest, arch, c) if rest else _round(one, resident, slots, arch, c)
+    whole = _round(one, resident, slots, arch, c) if full and rest else final
+    share = rest / (last * cus) if rest else 0.0
+    matrix = full * whole.matrix + share * final.matrix
+
+    # Utilisation, in clocks, hardly depends on the clock: one pass finds it.
+    end_ns = final.ns(FIRST_GHZ, c) if rest else 0.0
+    ns = full * whole.ns(FIRST_GHZ, c) + end_ns if full else end_ns
+    ghz = _clock_ghz(matrix / (FIRST_GHZ * ns), work.bits, arch, c)
+    end_ns = final.ns(ghz, c) if rest else 0.0
+    ns = full * whole.ns(ghz, c) + end_ns if full else end_ns
+
+    far_ns = _far_ns(work, tile, slots, arch, c)
+    first_ns = c.l2_clocks / arch.max_clock_ghz + c.miss_ns
+    body = _join(ns, far_ns + first_ns, c.overlap)
+    if tile.split_k > 1:
+        body += tile.split_k * work.m * work.n * work.batch * 4e-3 / c.reduce_tb_s
+    compute = matrix / ghz
+    lds = (full * whole.lds + share * final.lds) / ghz
+    near = (full * whole.delivery(ghz, c) + share * final.delivery(ghz, c)) / ghz
+    top = max(compute, lds, near, far_ns)
+    tail = min((1.0 - share) * end_ns, body - top)
+    launch = c.launch_us * 1e3
+    parts = (compute, lds, near, far_ns, body - top - tail, tail, launch)
+    us = [part * 1e-3 for part in (body + launch, *parts)]
+    return Prediction(*us, bound=PARTS[parts.index(max(parts))])
+
+
+class _Group(NamedTuple):
+    """One workgroup: clocks of a K step, bytes of a step and of its tile of C."""
+
+    steps: int
+    waves: int
+    matrix: float  # were one SIMD to do all
+    lds: float
+    issue: float
+    chain: float
+    live: float
+    ahead: float  # bytes in flight
+    out: float
+    store: float  # clocks
+
+
+def _group(work: Workload, tile: Tile, arch: Arch, c: ModelConstants) -> _Group:
+    t, size, simds = tile, work.element_bytes, arch.simds_per_cu
+    waves, line = t.waves_m * t.waves_n * t.waves_k, t.tile_k * size
+    matrix = t.tile_m * t.tile_n * t.tile_k / MFMA_MACS[work.bits]
+    # Half of the LDS hangs on each pair of SIMDs, so one wave gets half of the reads.
+    reads = (t.tile_m * t.waves_n + t.tile_n * t.waves_m) * line / c.lds_read_bytes
+    reads = reads if waves > 1 else 2 * reads
+    # Rows past the operand are answered without a trip to memory.
+    rows, columns = min(t.tile_m, work.m), min(t.tile_n, work.n)
+    issue = (rows / t.a_issue + columns / t.b_issue) * line / c.issue_bytes
+    alone = matrix / min(simds, waves)
+    chain = max(reads, issue, alone)
+    if not t.interleaved:
+        chain += (reads + issue + alone - chain) / max(1.0, waves / simds)
+    live, out = (rows + columns) * line, rows * columns * work.out_bytes
+    return _Group(
+        -(-work.k // (t.tile_k * t.split_k)),
+        waves,
+        matrix,
+        reads + (t.tile_m + t.tile_n) * line / c.lds_write_bytes,
+        issue,
+        chain,
+        live,
+        min(c.workgroup_flight, (t.stages - 1) * live),
+        out,
+        out * 16 / (t.store * c.issue_bytes),
+    )
+
+
+class _Round(NamedTuple):
+    """Workgroups that share a CU for all of their K steps; in clocks, but for ``_ns``."""
+
+    steps: int
+    matrix: float
+    lds: float
+    busiest: float  # of a step: one workgroup's chain, or the busiest resource of the CU
+    trips: float  # of a step: bytes to bring, over bytes in flight
+    l2_ns: float  # of a step, at the bandwidth of L2
+    barrier: float  # of a step
+    store: float
+    store_ns: float
+    start_ns: float
+
+    def delivery(self, ghz: float, c: ModelConstants) -> float:
+        """Clocks in which the tiles of all steps arrive."""
+        return self.steps * max((c.l2_clocks + c.miss_ns * ghz) * self.trips, self.l2_ns * ghz)
+
+    def ns(self, ghz: float, c: ModelConstants) -> float:
+        """Time from start to end."""
+        arrival = (c.l2_clocks + c.miss_ns * ghz) * self.trips
+        step = max(self.busiest, arrival, self.l2_ns * ghz) + self.barrier
+        return self.steps * step / ghz + max(self.store / ghz, self.store_ns) + self.start_ns
+
+
+def _round(group: _Group, count: int, groups: int, arch: Arch, c: ModelConstants) -> _Round:
+    """`count` workgroups on the busiest CU, `groups` on the device."""
+    g, simds = group, arch.simds_per_cu
+    matrix, lds = g.matrix * count / min(simds, g.waves * count), count * g.lds
+    active = min(arch.compute_units, groups)
+    return _Round(
+        g.steps,
+        g.steps * matrix,
+        g.steps * lds,
+        max(g.chain, matrix, lds, count * g.issue),
+        max(g.live / g.ahead, count * g.live / c.cu_flight),
+        groups * g.live / arch.l2_tb_s * 1e-3,
+        c.barrier_clocks / count,
+        count * g.store,
+        count * g.out * active / c.write_tb_s * 1e-3,
+        c.start_ns + c.miss_ns + c.l2_clocks / arch.max_clock_ghz,
+    )
+
+
+def _resident(work: Workload, tile: Tile, arch: Arch) -> int:
+    t, size, waves = tile, work.element_bytes, tile.waves_m * tile.waves_n * tile.waves_k
+    ring = t.stages * (t.tile_m + t.tile_n) * t.tile_k * size
+    lds = max(ring, t.waves_k * t.tile_m * (t.tile_n * work.out_bytes + C_PAD_BYTES))
     lds = -(-lds // arch.lds_granule) * arch.lds_granule
     # A 16x32 fragment of 16-bit elements is 4 registers a lane; two K slices are held.
-    fragments = config.tile_m // (MFMA_M * config.waves_m) + config.tile_n // (
-        MFMA_N * config.waves_n
-    )
-    registers = config.accumulators + 8 * fragments + OTHER_REGISTERS
+    fragments = t.tile_m // (MFMA_M * t.waves_m) + t.tile_n // (MFMA_N * t.waves_n)
+    accumulators = t.tile_m * t.tile_n // (WAVE_SIZE * t.waves_m * t.waves_n)
+    registers = accumulators + 8 * fragments + OTHER_REGISTERS
     per_simd = max(1, min(arch.max_waves_per_simd, arch.registers_per_lane // registers))
-    return max(1, min(arch.lds_bytes // lds, arch.simds_per_cu * per_simd // config.waves))
+    return max(1, min(int(arch.lds_bytes // lds), arch.simds_per_cu * per_simd // waves))
 
 
-def _step(
-    problem: GemmProblem, config: GemmConfig, count: int
-) -> tuple[float, float, float, float]:
-    """Clocks of a K step of `count` resident workgroups: matrix, LDS, delivery, barrier."""
-    c, size = config, problem.dtype.bytes
-    waves = c.waves * count
-    products = (c.tile_m // MFMA_M) * (c.tile_n // MFMA_N) * (c.tile_k // MFMA_K)
-    mfma = products * MFMA_CLOCKS * count / min(4, waves)
-
-    reads = (c.tile_m * c.waves_n + c.tile_n * c.waves_m) * c.tile_k * size
-    a_bytes, b_bytes = c.tile_m * c.tile_k * size, c.tile_n * c.tile_k * size
-    # Half of the LDS hangs on each pair of SIMDs, so one wave gets half of the reads.
-    lds = reads / (LDS_READ_BYTES if waves > 1 else LDS_READ_BYTES // 2)
-    lds = count * (lds + (a_bytes + b_bytes) / LDS_WRITE_BYTES)
-
-    issue = a_bytes / ISSUE_BYTES[load_kind(problem.a_align, problem.a_inner)]
-    issue += b_bytes / ISSUE_BYTES[load_kind(problem.b_align, problem.b_inner)]
-    # Rows past the operand are answered without a trip to memory.
-    live = (min(c.tile_m, problem.m) + min(c.tile_n, problem.n)) * c.tile_k * size
-    in_flight = min(IN_FLIGHT_BYTES, count * (c.stages - 1) * live)
-    delivery = count * live * ROUND_TRIP_CLOCKS / in_flight
-    return mfma, lds, max(count * issue, delivery), BARRIER_CLOCKS / count
-
-
-def _soft_max(cost: tuple[float, float, float, float]) -> float:
-    """Clocks of a K step from `_step`'s parts."""
-    mfma, lds, mem, sync = cost
-    top = max(mfma, lds, mem)
-    spread = (mfma / top) ** SOFTNESS + (lds / top) ** SOFTNESS + (mem / top) ** SOFTNESS
-    return top * spread ** (1.0 / SOFTNESS) + sync
-
-
-def _store_clocks(problem: GemmProblem, config: GemmConfig) -> float:
-    """Clocks to bring a tile of C through LDS and to issue its stores."""
-    data = config.tile_m * config.tile_n * problem.out_dtype.bytes
-    issue = ISSUE_BYTES["dma16"] * store_width(problem) / 16
-    return data / LDS_WRITE_BYTES + data / LDS_READ_BYTES + data / issue
-
-
-def _clock_ghz(utilisation: float, arch: Arch) -> float:
+def _clock_ghz(utilisation: float, bits: int, arch: Arch, c: ModelConstants) -> float:
     """The clock that power leaves at this utilisation of the matrix unit (0 to 1)."""
-    for (u0, f0), (u1, f1) in zip(POWER_CLOCK, POWER_CLOCK[1:], strict=False):
+    curve = POWER_CLOCK[bits]
+    u0, f0 = curve[0]
+    for u1, f1 in curve[1:]:
         if utilisation <= u1:
-            clock = f0 + (f1 - f0) * (utilisation - u0) / (u1 - u0)
-            return min(clock, arch.max_clock_ghz)
-    return POWER_CLOCK[-1][1]
+            f0 += (f1 - f0) * (utilisation - u0) / (u1 - u0)
+            break
+        u0, f0 = u1, f1
+    return min(f0 * c.power, arch.max_clock_ghz)
 
 
-def _traffic_us(
-    problem: GemmProblem, config: GemmConfig, arch: Arch, slots: int
-) -> tuple[float, float]:
-    """µs that the launch's traffic takes at L2, and past it."""
-    tiles_m, tiles_n = config.tiles(problem)
+def _far_ns(work: Workload, tile: Tile, slots: int, arch: Arch, c: ModelConstants) -> float:
+    """ns that the launch's traffic takes past L2, to Infinity Cache and to HBM."""
+    t = tile
+    tiles_m, tiles_n = -(-work.m // t.tile_m), -(-work.n // t.tile_n)
     tiles = tiles_m * tiles_n
-    line = problem.k * problem.dtype.bytes
-    c_bytes = problem.m * problem.n * problem.out_dtype.bytes
-    near = (problem.m * tiles_n + problem.n * tiles_m) * line + c_bytes
+    groups = tiles * t.split_k * work.batch
+    line = work.k * work.element_bytes
+    out = work.m * work.n * work.out_bytes * work.batch
+    once = (work.m + work.n) * line * work.batch
+    near = (work.m * tiles_n + work.n * tiles_m) * line * work.batch
 
-    # Tiles that one XCD works on at a time, as a block of rows and columns of tiles.
-    width = max(1, min(slots, tiles) // arch.xcds)
-    if config.xcd_remap and config.group_m:
-        rows = min(config.group_m, tiles_m, width)
+    # Tiles that one XCD works on at a time, as a block of rows and columns of tiles; with split-K
+    # its workgroups share K too.
+    share = min(slots, groups) / (arch.xcds * t.split_k)
+    width = max(1, int(share))
+    if t.xcd_remap and t.group_m:
+        rows = min(t.group_m, tiles_m, width)
         columns = min(tiles_n, -(-width // rows))
     else:
-        rows = min(width, tiles_m, -(-min(slots, tiles) // tiles_n))
+        rows = max(1, min(width, tiles_m, -(-min(slots, tiles) // tiles_n)))
         scattered = tiles_n % arch.xcds != 0
         columns = min(tiles_n, width) if scattered else max(1, tiles_n // arch.xcds)
-    block = min(rows * config.tile_m, problem.m) + min(columns * config.tile_n, problem.n)
-    rounds = -(-tiles // slots)
-    far = min(near, max(problem.bytes, arch.xcds * rounds * block * line + c_bytes))
-    past_cache = far if problem.bytes > arch.infinity_cache_bytes else problem.bytes
-    far_us = max(far / INFINITY_CACHE_TB_S, past_cache / arch.hbm_tb_s) * 1e-6
-    return near / arch.l2_tb_s * 1e-6, far_us
+    block = min(rows * t.tile_m, work.m) + min(columns * t.tile_n, work.n)
+    block *= max(1, width // tiles)
+    rounds = -(-groups // slots)
+    far = min(near, max(once, arch.xcds * rounds * block * line * min(1.0, share))) + out
+    unique = once + out
+    past_cache = far if unique > arch.infinity_cache_bytes else unique
+    return max(far / c.cache_tb_s, past_cache / arch.hbm_tb_s) * 1e-3
+
+
+def _join(a: float, b: float, exponent: float) -> float:
+    """A maximum that exceeds both where they are near each other."""
+    top = max(a, b)
+    return float(top * ((a / top) ** exponent + (b / top) ** exponent) ** (1.0 / exponent))
+
+
+def _workload(problem: GemmProblem) -> Workload:
+    p = problem
+    return Workload(p.m, p.n, p.k, p.dtype.bits, 0.0, p.out_dtype.bytes, p.batch)
+
+
+def _tile(problem: GemmProblem, config: GemmConfig) -> Tile:
+    p, c = problem, config
+    gather = (load_kind(p.a_align, p.a_inner), load_kind(p.b_align, p.b_inner))
+    a_issue, b_issue = (GATHER_FRACTION if kind == "gather" else 1.0 for kind in gather)
+    return Tile(
+        tile_m=c.tile_m,
+        tile_n=c.tile_n,
+        tile_k=c.tile_k,
+        stages=c.stages,
+        waves_m=c.waves_m,
+        waves_n=c.waves_n,
+        waves_k=getattr(c, "waves_k", 1),
+        split_k=getattr(c, "split_k", 1),
+        group_m=c.group_m,
+        xcd_remap=c.xcd_remap,
+        a_issue=a_issue,
+        b_issue=b_issue,
+        store=store_width(p),
+        interleaved=c.pipeline in INTERLEAVED,
+    )

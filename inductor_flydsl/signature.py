@@ -12,6 +12,17 @@ TENSORS = tuple(f"t{i}" for i in range(MAX_TENSORS))
 # Byte addresses: C, A, B, the operands of the epilogue, and scratch memory of split-K kernels.
 POINTERS = ("c", "a", "b", *TENSORS, "workspace", "counters")
 # 32-bit integers. Strides are in elements; `k_split` is the K extent of one split.
-INTEGERS = ("m", "n", "k", "lda", "ldb", "ldc", "a_inner", "b_inner", "grid", "k_split")
+INTEGERS: tuple[str, ...] = (
+    "m",
+    "n",
+    "k",
+    "lda",
+    "ldb",
+    "ldc",
+    "a_inner",
+    "b_inner",
+    "grid",
+    "k_split",
+)
 INTEGERS += ("batch", "a_batch", "b_batch", "c_batch")
 INTEGERS += tuple(f"{t}_{axis}" for t in TENSORS for axis in ("batch", "row", "column"))

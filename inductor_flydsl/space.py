@@ -151,7 +151,15 @@ def dma_per_stage(spec: KernelSpec) -> int:
     return total
 
 
-_TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+_TILES: tuple[tuple[int, int], ...] = (
+    (256, 256),
+    (256, 128),
+    (128, 256),
+    (128, 128),
+    (128, 64),
+    (64, 128),
+    (64, 64),
+)
 _TILES += ((32, 128), (32, 64), (16, 128), (16, 64), (64, 32), (64, 16), (32, 32), (16, 16))
 
 
@@ -172,13 +180,14 @@ def _split_configs(staged: list[GemmConfig]) -> Iterator[GemmConfig]:
             yield replace(config, split_k=split)
 
 
-_ORDERS = ({"group_m": 0, "xcd_remap": False}, {"group_m": 8, "xcd_remap": True})
+# (group_m, xcd_remap)
+_ORDERS = ((0, False), (8, True))
 
 
 def _staged_configs() -> Iterator[GemmConfig]:
     for (tile_m, tile_n), tile_k, stages in itertools.product(_TILES, TILE_K, (2, 3, 4)):
         for waves_m, waves_n in _wave_grids(tile_m, tile_n):
-            for order in _ORDERS:
+            for group_m, xcd_remap in _ORDERS:
                 yield GemmConfig(
                     tile_m=tile_m,
                     tile_n=tile_n,
@@ -186,13 +195,16 @@ def _staged_configs() -> Iterator[GemmConfig]:
                     stages=stages,
                     waves_m=waves_m,
                     waves_n=waves_n,
-                    **order,
+                    group_m=group_m,
+                    xcd_remap=xcd_remap,
                 )
 
 
 def _hti_configs() -> Iterator[GemmConfig]:
     tiles = ((256, 256), (256, 128), (128, 256), (128, 128))
-    for (tile_m, tile_n), tile_k, order in itertools.product(tiles, (32, 64), _ORDERS):
+    for (tile_m, tile_n), tile_k, (group_m, xcd_remap) in itertools.product(
+        tiles, (32, 64), _ORDERS
+    ):
         yield GemmConfig(
             pipeline="hti",
             tile_m=tile_m,
@@ -201,7 +213,8 @@ def _hti_configs() -> Iterator[GemmConfig]:
             stages=2,
             waves_m=2,
             waves_n=4,
-            **order,
+            group_m=group_m,
+            xcd_remap=xcd_remap,
         )
 
 

@@ -40,6 +40,11 @@ def prepare(backend: str, arch: str) -> None:
         if backend == "emulator":
             os.environ["FLYDSL_COMPILE_BACKEND"] = EMULATOR_BACKEND
             os.environ["FLYDSL_RUNTIME_KIND"] = EMULATOR_BACKEND
+        else:
+            # A parent that runs kernels on the emulator hands its choice down.
+            for name in ("FLYDSL_COMPILE_BACKEND", "FLYDSL_RUNTIME_KIND"):
+                if os.environ.get(name) == EMULATOR_BACKEND:
+                    del os.environ[name]
         # FlyDSL asks both: ARCH for the target, FLYDSL_GPU_ARCH for arch-dependent lowering.
         os.environ["FLYDSL_GPU_ARCH"] = os.environ["ARCH"] = arch
         try:

@@ -15,7 +15,8 @@ def get_device(name: str | None = None, *, torch_type: str | None = None) -> Dev
     Args:
         name: ``auto``, ``hip[:N]``, ``emulator[:ARCH]`` or ``reference``; None asks the settings.
         torch_type: type of the tensors at hand (``cpu`` or ``cuda``), which ``auto`` follows:
-            a ROCm GPU for ``cuda``, the emulator for ``cpu``. ``reference`` takes either.
+            a ROCm GPU for ``cuda``, and where there is none the emulator for ``cpu``. ``reference``
+            takes either.
 
     Raises:
         SettingError: the name is not one of these.
@@ -42,10 +43,15 @@ def _detect(torch_type: str | None) -> str:
     import torch
 
     rocm = torch.version.hip is not None and torch.cuda.is_available()
-    if torch_type == "cpu" or (torch_type is None and not rocm):
-        return "emulator"
-    if rocm:
+    if rocm and torch_type != "cpu":
         return "hip"
+    if rocm:
+        raise DeviceUnavailable(
+            "device=auto leaves CPU tensors to ATEN where there is a ROCm GPU; "
+            "set INDUCTOR_FLYDSL_DEVICE=emulator to emulate"
+        )
+    if torch_type in ("cpu", None):
+        return "emulator"
     raise DeviceUnavailable(
         "device=auto found no ROCm GPU for these tensors; kernels are for AMD gfx950 "
         "(set INDUCTOR_FLYDSL_DEVICE=reference to try the flow on another GPU)"

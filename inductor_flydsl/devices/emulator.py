@@ -133,16 +133,15 @@ def _bridge() -> _Bridge:
     return _Bridge()
 
 
-def _spread(workgroups: int, sample: int) -> tuple[int, ...]:
-    """Up to `sample` workgroup ids over the grid, the first and the last among them."""
-    last = workgroups - 1
-    return tuple(sorted({i * last // max(1, sample - 1) for i in range(sample)}))
+def _sample(integers: dict[str, int], splits: int) -> tuple[int, ...]:
+    """Workgroup ids over the grid, the first and the last tile among them.
 
-
-@functools.cache
-def _clock_fingerprint() -> str:
-    source = Path(emulator.__file__).with_name("timing.py").read_bytes()
-    return hashlib.sha256(source).hexdigest()[:16]
+    All splits of a tile are taken or none, so that the one that comes last does its reduction.
+    """
+    tiles = integers["grid"] // splits
+    wanted = max(2, SAMPLED_WORKGROUPS // splits)
+    chosen = {i * (tiles - 1) // (wanted - 1) for i in range(wanted)}
+    return tuple(sorted(t + s * tiles for t in chosen for s in range(splits)))
 
 
 class EmulatorDevice:
@@ -168,7 +167,10 @@ class EmulatorDevice:
 
     def environment(self) -> dict[str, str]:
         """Compute units, and the clock's fingerprint: a changed clock makes other times."""
-        return {"compute_units": str(self.arch.compute_units), "clock": _clock_fingerprint()}
+        return {
+            "compute_units": str(self.arch.compute_units),
+            "clock": emulator.timing.fingerprint(),
+        }
 
     def load(self, artifact: Artifact, problem: GemmProblem, config: GemmConfig) -> Kernel:
         """``kernel(c, a, b, *tensors)`` on CPU tensors; returns when the launch has been emulated.
@@ -181,36 +183,40 @@ class EmulatorDevice:
         _bridge()
         integers = launch_arguments(problem, config)
         bound = load(artifact, shim_library()).bind(integers)
-        workgroups = integers["grid"] * integers["batch"]
+        sample = _sample(integers, config.split_k)
         scratch = Workspace(problem, config)
 
         def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
             own = scratch.on(0, "cpu")
             others = {**by_name(tensors), **own}
-            with self._launch({"c": c, "a": a, "b": b, **others}, {"c", *own}, workgroups):
+            with self._launch({"c": c, "a": a, "b": b, **others}, {"c", *own}, sample):
                 addresses = {name: t.data_ptr() for name, t in others.items()}
                 bound(c.data_ptr(), a.data_ptr(), b.data_ptr(), None, addresses)
+            if self._timing and own:
+                # Where workgroups were left out, nobody came last.
+                own["counters"].zero_()
 
         return kernel
 
-    def _options(self, workgroups: int) -> emulator.Options:
+    def _options(self, sample: tuple[int, ...]) -> emulator.Options:
         chosen = settings.current()
         if self._timing:
             return emulator.Options(
                 landing="eager",
                 order="lockstep",
                 findings=False,
-                sample_workgroups=_spread(workgroups, SAMPLED_WORKGROUPS),
+                sample_workgroups=sample,
             )
         return emulator.Options(
             landing=chosen.emulator_landing,
             order=chosen.emulator_order,
             seed=chosen.emulator_seed,
+            timed=False,
         )
 
     @contextlib.contextmanager
     def _launch(
-        self, tensors: dict[str, Any], written: set[str], workgroups: int
+        self, tensors: dict[str, Any], written: set[str], sample: tuple[int, ...]
     ) -> Iterator[None]:
         memory = emulator.Memory()
         storages: dict[int, tuple[int, str]] = {}
@@ -222,7 +228,7 @@ class EmulatorDevice:
             memory.add(address, size, name, writable=name in written)
         bridge = _bridge()
         with bridge.lock:
-            request = _Request(memory, self._options(workgroups))
+            request = _Request(memory, self._options(sample))
             bridge.request = request
             try:
                 yield

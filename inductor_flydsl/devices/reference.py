@@ -127,15 +127,16 @@ def _fused(torch: Any, problem: GemmProblem) -> Kernel:
     assert fusion is not None
 
     def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
-        wide = [_over(t, strides, c) for t, strides in zip(tensors, problem.tensors, strict=True)]
-        c.copy_(fusion.evaluate(ops, torch.mm(a.float(), b.float()), wide))
+        # A kernel sees rows of C, whatever shape their tensor has.
+        rows = c.as_strided((problem.m, problem.n), (problem.ldc, 1), c.storage_offset())
+        strides = (step[1:] for step in problem.tensors)
+        wide = [
+            t.as_strided(rows.shape, step, t.storage_offset()).float()
+            for t, step in zip(tensors, strides, strict=True)
+        ]
+        rows.copy_(fusion.evaluate(ops, torch.mm(a.float(), b.float()), wide))
 
     return kernel
-
-
-def _over(tensor: Any, strides: tuple[int, int, int], c: Any) -> Any:
-    """A tensor of the epilogue as C's rows and columns see it, in fp32."""
-    return tensor.as_strided(c.shape, strides[1:], tensor.storage_offset()).float()
 
 
 def _mm_to_wider(torch: Any) -> Kernel:

@@ -278,7 +278,10 @@ class Hazards:
         rows, addr, wave, epoch = _active(addr, active, wave, epoch)
         if not addr.size:
             return
-        race = self.shadow.write(addr, size, wave, epoch, dma)
+        words = None if dma else entry.arrays[2:]
+        if words is not None and active is not None:
+            words = tuple(word[active][:, None] for word in words if word is not None)
+        race = self.shadow.write(addr, size, wave, epoch, words)
         if race:
             self._race(c, inst, race, rows, "write")
 

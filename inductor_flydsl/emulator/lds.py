@@ -76,12 +76,13 @@ def _address(d: Decoder, operand: int, offset: int, size: int) -> Address:
     """int64 [n, 64] byte addresses in the machine's LDS array, and lanes out of bounds or None."""
     inst = d.inst
     row = d.row(inst.operands[operand], 1)
-    reach = offset + size
+    # The sum has 32 bits: compilers put what is negative in the register and the rest here.
+    step = np.uint32(offset)
 
     def address(c: Cohort) -> tuple[np.ndarray, np.ndarray | None]:
-        relative = c.V[row, c.sel]
-        addr = relative + (c.lds_base + offset)
-        if int(relative.max()) + reach <= c.m.lds_size:
+        relative = c.V[row, c.sel] + step
+        addr = relative + c.lds_base
+        if int(relative.max()) + size <= c.m.lds_size:
             return addr, None
         return outside_lds(c, inst, addr, size)
 
@@ -312,6 +313,31 @@ def _atomic(d: Decoder, inst: Instruction, name: str, returns: bool) -> Run:
     return run
 
 
+def swizzle_offset(text: str) -> int:
+    """The offset that a swizzle(…) macro stands for (LLVM "AMDGPU operand syntax", swizzle).
+
+    Raises ValueError for a macro that isn't known.
+    """
+    match = re.fullmatch(r"swizzle\((\w+),(.*)\)", text.replace(" ", ""))
+    if match is None:
+        raise ValueError(f"offset {text} is not understood")
+    mode, words = match[1], match[2].split(",")
+    if mode == "BITMASK_PERM":  # one letter a lane bit, the highest first
+        bits = list(enumerate(reversed(words[0].strip("\"'"))))
+        keep, ones, flip = (sum((c in s) << i for i, c in bits) for s in ("pi", "1", "i"))
+        return keep | ones << 5 | flip << 10
+    numbers = [int(word, 0) for word in words]
+    if mode == "QUAD_PERM":
+        return 0x8000 | sum(lane << 2 * i for i, lane in enumerate(numbers))
+    if mode == "SWAP":
+        return 31 | numbers[0] << 10
+    if mode == "REVERSE":
+        return 31 | numbers[0] - 1 << 10
+    if mode == "BROADCAST":
+        return ~(numbers[0] - 1) & 31 | numbers[1] << 5
+    raise ValueError(f"swizzle mode {mode} is not modelled")
+
+
 def swizzle_lanes(value: int) -> np.ndarray:
     """Source lane of each lane for ds_swizzle_b32 (ISA guide, DS_SWIZZLE_B32)."""
     lane = np.arange(LANES)
@@ -330,7 +356,9 @@ def _permute(d: Decoder, inst: Instruction, name: str) -> Run:
     shares = index_row == data_row and name != "swizzle_b32"
     offset = inst.mods.get("offset", 0)
     if not isinstance(offset, int):
-        raise d.fail(f"offset {offset}; write it as a number")
+        offset = swizzle_offset(str(offset))
+    if name == "swizzle_b32" and offset >= 0xC000:
+        raise d.fail("swizzle in rotate or FFT mode")
     fixed = swizzle_lanes(offset) if name == "swizzle_b32" else None
     step = np.uint32(offset)
     # Undefined data moves along; the landing defines nothing by itself.

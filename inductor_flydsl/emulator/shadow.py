@@ -8,10 +8,12 @@ are shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+
+from .lds_values import LdsValues
 
 OPEN = (1 << 22) - 1
 """Epoch + 1 of an access that its wave hasn't waited for."""
@@ -61,6 +63,7 @@ class Shadow:
         self.writer = np.zeros(self.dwords, np.int32)
         self.reader = np.zeros(waves * self.dwords, np.int32)
         self.waves = waves
+        self.values = LdsValues(nbytes)
 
     def _gather(self, array: np.ndarray, item: int, index: np.ndarray) -> np.ndarray:
         """int32 [*index.shape, item // 4]."""
@@ -108,9 +111,12 @@ class Shadow:
         return _clash(addr, late, code)
 
     def write(self, addr: np.ndarray, size: int, wave: np.ndarray, epoch: np.ndarray,
-              dma: bool) -> Clash | None:  # fmt: skip
-        """Notes writes; `dma` leaves them open until `close`. Returns the first race."""
-        race = None
+              data: Sequence[np.ndarray] | None) -> Clash | None:  # fmt: skip
+        """Notes writes of words `data` [n, L]; None for an LDS-DMA, which is open until `close`.
+
+        Returns the first race. A write of what is there already races with no other write.
+        """
+        race, dma = None, data is None
         low = int(epoch.min())
         mask = _bytes(addr, size) if size < 4 else np.full((1, 1), 15, np.int32)
         ends = np.where(dma, OPEN, epoch + 1).astype(np.int32)
@@ -118,10 +124,13 @@ class Shadow:
             old = self._gather(self.writer, item, index)
             if (int(old.max()) >> _EPOCH) > low:
                 mine = (old >> 4 & 15) == wave[..., None]
+                is_open = (old >> _EPOCH) == OPEN
                 late = ((old >> _EPOCH) > epoch[..., None]) & ~mine
                 if not dma:  # as for reads: its own LDS-DMA may land after this write
-                    late |= mine & ((old >> _EPOCH) == OPEN)
+                    late |= mine & is_open
                 late &= (old & mask[..., None]) != 0
+                if data is not None and late.any():
+                    late &= self.values.changes(addr, size, data)[..., None] | is_open
                 race = race or _clash(addr, late, old)
             race = race or self._readers(addr, (item, index, mask), wave, epoch)
             merged = mask
@@ -130,12 +139,24 @@ class Shadow:
                 merged = mask | np.where(same, old[..., 0] & 15, 0)
             code = ends << _EPOCH | wave << 4 | merged
             self._scatter(self.writer, item, index, code)
-            if race is None and int(wave.min()) != int(wave.max()):
-                # Waves that go in step may write the same dword in this very instruction.
-                now = self._gather(self.writer, item, index)
-                other = ((now >> 4 & 15) != wave[..., None]) & ((now & mask[..., None]) != 0)
-                race = _clash(addr, other, now & ~np.int32(_LATE))
-        return race
+        self.values.write(addr, size, data)
+        return race or self._together(addr, size, wave, data)
+
+    def _together(self, addr: np.ndarray, size: int, wave: np.ndarray,
+                  data: Sequence[np.ndarray] | None) -> Clash | None:  # fmt: skip
+        """After a write: waves that go in step may write the same dword in this instruction."""
+        if int(wave.min()) == int(wave.max()):
+            return None
+        mask = _bytes(addr, size) if size < 4 else np.full((1, 1), 15, np.int32)
+        for item, index in _parts(addr, size):
+            now = self._gather(self.writer, item, index)
+            other = ((now >> 4 & 15) != wave[..., None]) & ((now & mask[..., None]) != 0)
+            if data is not None and other.any():
+                other &= self.values.changes(addr, size, data)[..., None]
+            race = _clash(addr, other, now & ~np.int32(_LATE))
+            if race:
+                return race
+        return None
 
     def _readers(self, addr: np.ndarray, access: tuple[int, np.ndarray, np.ndarray],
                  wave: np.ndarray, epoch: np.ndarray) -> Clash | None:  # fmt: skip

@@ -90,11 +90,13 @@ class Program:
         ]
         axes = _Axes(self, symbols, ranges)
         # The axes come from the loads of the product, wherever they stand in the function.
-        with V.set_ops_handler(_Scan(self, axes)):
+        scan: Any = _Scan(self, axes)
+        with V.set_ops_handler(scan):
             pointwise.inner_fn(symbols)
         if axes.m_dims is None:
             raise Unfusable(f"{name} does not read the product")
-        with V.set_ops_handler(_Handler(self, axes)):
+        handler: Any = _Handler(self, axes)
+        with V.set_ops_handler(handler):
             result = _unwrap(pointwise.inner_fn(symbols))
         if not isinstance(result, _Value):
             raise Unfusable(f"{name} has no single value")

@@ -32,6 +32,7 @@ class FlyDSLTemplateBuffer(ir.TemplateBuffer):
 
     def __init__(self, layout: Any, inputs: Any, launch: runtime.Launch) -> None:
         super().__init__(layout, inputs, None)
+        self.operands: list[Any] = list(self.inputs)
         self.launch = launch
         if not hasattr(self, "annotations"):
             self.annotations: dict[str, Any] = {}
@@ -90,7 +91,7 @@ class FlyDSLSchedulingMixin(BaseScheduling):
     def _codegen_call(self, nodes: list[Any], buffer: FlyDSLTemplateBuffer) -> None:
         wrapper = V.graph.wrapper_code
         launch, output = buffer.launch, buffer.get_name()
-        *tensors, a, b = [x.codegen_reference() for x in buffer.inputs]
+        *tensors, a, b = [x.codegen_reference() for x in buffer.operands]
         # Inductor's addmm names the bias first; kernels take it last, if they read it at all.
         extra = tensors[: len(launch.problem.tensors)]
         if len(nodes) > 1:
@@ -121,7 +122,7 @@ def _plan(buffer: FlyDSLTemplateBuffer, nodes: list[Any]) -> epilogue.Plan:
             raise epilogue.Unfusable(f"{node.get_name()} is on {node.node.get_device()}")
     problem = buffer.launch.problem
     reads = []
-    for x, (_, row, column) in zip(buffer.inputs, problem.tensors, strict=False):
+    for x, (_, row, column) in zip(buffer.operands, problem.tensors, strict=False):
         dtype = DType.parse(str(x.get_dtype()))
         reads.append(epilogue.Read(x.get_name(), int(x.get_layout().offset), row, column, dtype))
     return epilogue.plan(buffer, buffer.launch, reads, [n.node for n in nodes])

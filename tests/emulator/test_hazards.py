@@ -242,3 +242,27 @@ def test_ds_operations_are_not_ordered_with_the_own_dma(access: str, kind: str) 
     assert (finding.kind, "s_waitcnt vmcnt is missing" in finding.message) == (kind, True)
     right = f"{load}s_waitcnt vmcnt(0)\n{access}"
     assert not hazards_of(right, lds=256, block=64).findings
+
+
+# Lane l of every wave writes dword l.
+SAME_PLACE = "v_and_b32_e32 v9, 63, v0\nv_lshlrev_b32_e32 v9, 2, v9\n"
+
+
+@pytest.mark.parametrize("order", ["lockstep", "random"])
+@pytest.mark.parametrize("access", ["b32 v9, v3", "b16 v9, v3", "b8 v9, v3"])
+def test_equal_values_written_by_several_waves_do_not_race(access: str, order: str) -> None:
+    options = Options(order=order)
+    equal = f"{SAME_PLACE}v_mul_u32_u24_e32 v3, 5, v9\nds_write_{access}"
+    assert not hazards_of(equal, lds=256, options=options).findings
+    differing = f"{SAME_PLACE}v_lshrrev_b32_e32 v3, 6, v0\nds_write_{access}"
+    assert "lds-race" in kinds(hazards_of(differing, lds=256, options=options))
+
+
+def test_equal_values_race_with_an_open_dma() -> None:
+    body = f"""{SAME_PLACE}
+    v_mov_b32_e32 v3, 0
+    s_mov_b32 m0, 0
+    global_load_lds_dword v9, s[4:5]
+    ds_write_b32 v9, v3
+    """
+    assert "write-before-landing" in kinds(hazards_of(body, lds=256, block=64))

@@ -20,7 +20,12 @@ from .conftest import assert_product, random
 def launch_of(problem, check=""):
     config = space.candidates(problem, GFX950)[0]
     return runtime.Launch(
-        problem=problem, config=config, device="reference", torch_device="cpu", arch="gfx950", check=check
+        problem=problem,
+        config=config,
+        device="reference",
+        torch_device="cpu",
+        arch="gfx950",
+        check=check,
     )
 
 

@@ -27,9 +27,8 @@ def test_every_candidate_of_all_is_compiled_in_one_call(tmp_path: Path) -> None:
     )
     assert [r.key.problem for r in records] == [*ALL, PROBLEM]
     wanted = {KernelSpec.of(p, c) for p in ALL for c in world.tuner(tmp_path).select(p, GPU)}
-    # `World` asserts that no kernel is asked for twice; two of the problems share some.
+    # `World` asserts that no kernel is asked for twice, whoever shares it.
     assert set(world.compiled) == wanted and len(world.compiled) == len(wanted)
-    assert len(wanted) < len(ALL) * DEFAULT_CANDIDATES
     assert len(world.ran) == len(ALL) * DEFAULT_CANDIDATES
     assert [s for s in told if s[0] == "measure"][-1] == ("measure", 3, 3, "")
     assert len(list(Store(tmp_path).records())) == 3
@@ -77,8 +76,8 @@ def test_a_budget_gives_every_problem_its_best_candidates(tmp_path: Path) -> Non
     for record in records:
         tried = [m for m in record.measurements if m.tried]
         assert tried and record.best is not None
-        # The most promising ones, not those of whoever came first.
-        assert {m.config for m in tried} == set(chosen[record.key.problem][: len(tried)])
+        # Each has its most promising one; problems that share a kernel may have more.
+        assert chosen[record.key.problem][0] in {m.config for m in tried}
         left = [m for m in record.measurements if not m.tried]
         assert len(left) == DEFAULT_CANDIDATES - len(tried)
         assert all(m.failure.startswith(NOT_MEASURED) for m in left)  # type: ignore[union-attr]
