@@ -202,7 +202,6 @@ class Judge:
                 proof = self._prove_apart(mutant, changed, proof)
         return ("redundant" if proof.redundant else "survived"), proof.reason
 
-
     def _prove_apart(self, mutant: Mutant, changed: Any, proof: Any) -> Any:
         """What is in flight longer touches no LDS that anybody uses meanwhile, and no register."""
         from .barriers import prove_ordered

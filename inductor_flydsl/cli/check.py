@@ -109,8 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _row(report: Report) -> tuple[object, ...]:
     run = report.run
     ulp = "-" if report.max_ulp is None else f"{report.max_ulp:g}"
-    row = (report.name, report.verdict, ulp, len(run.findings) if run else "-")
-    row += (microseconds(report.us),)
+    found = len(run.findings) if run else "-"
+    row = (report.name, report.verdict, ulp, found, microseconds(report.us))
     if run is None:
         return (*row, *"-----")
     r = run.resources

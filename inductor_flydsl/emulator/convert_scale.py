@@ -186,7 +186,9 @@ def _stochastic(name: str) -> Callable[..., Any]:
 
 def _add_stochastic(suffix: str, dst: str, src: str) -> None:
     name = f"v_cvt_{suffix}"
-    extra = {"implicit_src": "dst", "mods": "op_sel"} if dst == "b32" else {}
+    extra: dict[str, Any] = {}
+    if dst == "b32":
+        extra = {"implicit_src": "dst", "mods": "op_sel"}
     _add(name, dst, src, _stochastic(name), **extra)
 
 

@@ -278,9 +278,9 @@ class Hazards:
         rows, addr, wave, epoch = _active(addr, active, wave, epoch)
         if not addr.size:
             return
-        words = None if dma else entry.arrays[2:]
+        words = None if dma else [word for word in entry.arrays[2:] if word is not None]
         if words is not None and active is not None:
-            words = tuple(word[active][:, None] for word in words if word is not None)
+            words = [word[active][:, None] for word in words]
         race = self.shadow.write(addr, size, wave, epoch, words)
         if race:
             self._race(c, inst, race, rows, "write")

@@ -19,7 +19,9 @@ class LdsValues:
 
     def __init__(self, nbytes: int) -> None:
         words = np.arange(-(-nbytes // 16) * 4, dtype=np.uint32) * _STRANGE
-        self.views = {1: words.view(np.uint8), 2: words.view(np.uint16), 4: words}
+        self.views: dict[int, np.ndarray] = {
+            1: words.view(np.uint8), 2: words.view(np.uint16), 4: words,
+        }  # fmt: skip
 
     def changes(self, addr: np.ndarray, size: int, data: Sequence[np.ndarray]) -> np.ndarray:
         """bool like addr: whether a write of `size` bytes, in words of `data`, changes them."""

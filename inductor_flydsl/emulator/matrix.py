@@ -1,19 +1,19 @@
 """Matrix instructions: operands of v_mfma_* and v_smfmac_* → one closure.
 
-Owns how registers reach the matrix opcodes, and a fast form for dense bf16/f16 products. Knows
-nothing of formats beyond those two. MFMA ignores EXEC (AMD "CDNA4 ISA" guide, "Matrix Arithmetic
-Instructions").
+Owns how registers reach the matrix opcodes, and the unpacked operands that are kept while their
+registers hold the same. Knows nothing of formats. MFMA ignores EXEC (AMD "CDNA4 ISA" guide,
+"Matrix Arithmetic Instructions").
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
 
 from .asm import Instruction, Operand
-from .mfma import mfma
+from .mfma import Keep, mfma
 from .mfma_ops import MFMA, MfmaOp
 from .operands import Decoder, Read, constant_bits
 from .state import LANES, Cohort
@@ -21,7 +21,6 @@ from .vector import bit_list, mod_int
 
 Run = Callable[[Cohort], Any]
 _CACHED_FRAGMENTS = 64
-_HIGH = np.uint32(0xFFFF0000)
 
 
 def compile_matrix(d: Decoder, inst: Instruction) -> Run | None:
@@ -29,9 +28,6 @@ def compile_matrix(d: Decoder, inst: Instruction) -> Run | None:
     op = MFMA.get(inst.base)
     if op is None:
         return None
-    plain = not any(name in inst.mods for name in ("cbsz", "abid", "blgp"))
-    if op.a == op.b in ("bf16", "f16") and op.blocks == 1 and not op.sparse and plain:
-        return _dense_half(d, inst, op)
     return _general(d, inst, op)
 
 
@@ -45,66 +41,31 @@ def _accumulator(d: Decoder, operand: Operand, regs: int) -> Read:
     return lambda c: c.V[row : row + regs, c.sel]
 
 
-def _dense_half(d: Decoder, inst: Instruction, op: MfmaOp) -> Run:
-    """D = A·B + C with f32 accumulation.
+def _keeper(rows: dict[str, list[range]]) -> Callable[[Cohort], Keep]:
+    """A fragment meets several others: it is unpacked once while its registers stay.
 
-    A lane holds row (or column) lane % m and a run of k; the product doesn't depend on the order
-    of k, so both fragments are laid out [n, k in register order, m].
+    rows: of each operand, the registers of its elements and of its scales.
     """
-    target, a, b, c_in = inst.operands
-    out = d.row(target, op.cd_regs, write=True)
-    load_a = _fragment(d, a, op.a_regs, op.m, op.a)
-    load_b = _fragment(d, b, op.b_regs, op.n, op.b)
-    acc = _accumulator(d, c_in, op.cd_regs)
-    blocks, groups = op.cd_regs // 4, LANES // op.n
 
-    def run(c: Cohort) -> None:
-        product = np.matmul(load_a(c).transpose(0, 2, 1), load_b(c))
-        # Row 8·block + 4·group + r (32x32), or 4·group + r (16x16), is in register 4·block + r.
-        tiles = product.reshape(c.n, blocks, groups, 4, op.n).transpose(1, 3, 0, 2, 4)
-        old = acc(c).view(np.float32).reshape(blocks, 4, c.n, groups, op.n)
-        c.VF[out : out + op.cd_regs, c.sel] = (tiles + old).reshape(op.cd_regs, c.n, LANES)
-        for r in range(out, out + op.cd_regs):
-            c.stamps[r] += 1
+    def of(c: Cohort) -> Keep:
+        fragments, stamps = c.m.fragments, c.stamps
 
-    return run
+        def keep(which: str, kind: Hashable, build: Callable[[], np.ndarray]) -> np.ndarray:
+            own = rows[which]
+            key = (kind, *own, c.waves.key)
+            now = [stamps[r] for span in own for r in span]
+            known = fragments.get(key)
+            if known is not None and known[0] == now:
+                return known[1]
+            if len(fragments) >= _CACHED_FRAGMENTS:
+                fragments.clear()
+            fragment = build()
+            fragments[key] = (now, fragment)
+            return fragment
 
+        return keep
 
-def _fragment(d: Decoder, operand: Operand, regs: int, m: int, kind: str) -> Read:
-    row = d.row(operand, regs)
-    depth = 2 * regs * (LANES // m)
-
-    def bf16(c: Cohort) -> np.ndarray:
-        words = c.V[row : row + regs, c.sel].transpose(1, 0, 2)
-        both = np.empty((c.n, 2, regs, LANES), np.uint32)
-        np.left_shift(words, np.uint32(16), out=both[:, 0])
-        np.bitwise_and(words, _HIGH, out=both[:, 1])
-        return both.view(np.float32).reshape(c.n, depth, m)
-
-    def f16(c: Cohort) -> np.ndarray:
-        words = c.V[row : row + regs, c.sel].transpose(1, 0, 2)
-        both = np.empty((c.n, 2, regs, LANES), np.float32)
-        halves = np.ascontiguousarray(words).view(np.float16)
-        both[:, 0], both[:, 1] = halves[..., 0::2], halves[..., 1::2]
-        return both.reshape(c.n, depth, m)
-
-    make = bf16 if kind == "bf16" else f16
-
-    def cached(c: Cohort) -> np.ndarray:
-        """A fragment meets several others: it is converted once while its registers stay."""
-        fragments = c.m.fragments
-        key = (row, regs, m, kind, c.waves.key)
-        now = c.stamps[row : row + regs]
-        known = fragments.get(key)
-        if known is not None and known[0] == now:
-            return known[1]
-        if len(fragments) >= _CACHED_FRAGMENTS:
-            fragments.clear()
-        fragment = make(c)
-        fragments[key] = (now, fragment)
-        return fragment
-
-    return cached
+    return of
 
 
 def _scale(d: Decoder, operand: Operand) -> Read:
@@ -126,6 +87,15 @@ def _general(d: Decoder, inst: Instruction, op: MfmaOp) -> Run:
     else:
         acc, index = _accumulator(d, c_in, op.cd_regs), None
     scales = [_scale(d, operand) for operand in inst.operands[4:6]]
+    rows = {"a": [range(row_a, row_a + a.count)], "b": [range(row_b, row_b + b.count)]}
+    cached = not op.sparse
+    for which, operand in zip("ab", inst.operands[4:6], strict=False):
+        if operand.kind in ("v", "a"):
+            row = d.row(operand, 1)
+            rows[which].append(range(row, row + 1))
+        elif operand.kind == "s":  # scalar registers have no stamps
+            cached = False
+    keeper = _keeper(rows)
     given: dict[str, int] = {
         name: mod_int(inst.mods, name) for name in ("cbsz", "abid", "blgp") if name in inst.mods
     }
@@ -135,6 +105,8 @@ def _general(d: Decoder, inst: Instruction, op: MfmaOp) -> Run:
 
     def run(c: Cohort) -> None:
         extra: dict[str, Any] = dict(given)
+        if cached:
+            extra["keep"] = keeper(c)
         if index is not None:
             extra["index"] = index(c)
         if scales:

@@ -1,9 +1,8 @@
 """Matrix multiply-accumulate of gfx950: register layouts, formats, block scales, sparsity.
 
 Owns how the lanes' registers form A, B, C and D; shapes are in ``mfma_ops``, element formats in
-``formats``. Pure functions of arrays (a cache of unpacked operands checks content, so it never
-shows). Layouts: AMD "CDNA4 ISA" guide sections 7.1.4, 7.1.5 and 7.2, agreeing with AMD's matrix
-instruction calculator.
+``formats``. Pure functions of arrays. Layouts: AMD "CDNA4 ISA" guide sections 7.1.4, 7.1.5 and 7.2,
+agreeing with AMD's matrix instruction calculator.
 
 Numerics: products of f16, bf16 and narrower elements are exact in f32; they are summed in f32
 in BLAS order and C is added last, each step rounded to nearest even. The hardware's order and
@@ -14,6 +13,7 @@ Subnormals of every type are kept (CDNA4 ISA, section 7.4). EXEC is ignored, as 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 
 import numpy as np
 
@@ -25,6 +25,14 @@ Array = np.ndarray
 U32, I32, F32, F64 = np.uint32, np.int32, np.float32, np.float64
 
 __all__ = ["MFMA", "MfmaOp", "mfma"]
+
+
+Keep = Callable[[str, Hashable, Callable[[], Array]], Array]
+"""(operand, how it is unpacked, build) → the unpacked operand."""
+
+
+def _no_cache(which: str, kind: Hashable, build: Callable[[], Array]) -> Array:
+    return build()
 
 
 def mfma(
@@ -41,6 +49,7 @@ def mfma(
     opsel_a: int = 0,
     opsel_b: int = 0,
     index: Array | None = None,
+    keep: Keep = _no_cache,
 ) -> Array:
     """D = A·B + C for W waves at once, uint32 [op.cd_regs, W, 64].
 
@@ -53,17 +62,19 @@ def mfma(
     ValueError if ``index`` is missing for a sparse opcode or a scale for a scaled one.
     """
     if op.mixed:
-        product = _mixed(op, (a, b), (cbsz, blgp), (scale_a, scale_b), (opsel_a, opsel_b))
+        product = _mixed(op, (a, b), (cbsz, blgp), (scale_a, scale_b), (opsel_a, opsel_b), keep)
     elif op.sparse:
         product = _sparse(op, a, b, index, abid if cbsz & 3 == 0 else 0)
     else:
         _check_modifiers(op, cbsz, blgp)
         a_lanes = _broadcast_lanes(cbsz, abid) if cbsz else None
         b_lanes = _LANE_GROUPS[blgp] if blgp and op.cd != "f64" else None
-        product = np.matmul(
-            _fragment(a, op.a, op.m, op.blocks, a_lanes).swapaxes(2, 3),
-            _fragment(b, op.b, op.n, op.blocks, b_lanes),
-        )
+        left = _fragment(a, op.a, (op.m, op.blocks), a_lanes, partial(keep, "a"))
+        right = _fragment(b, op.b, (op.n, op.blocks), b_lanes, partial(keep, "b"))
+        if op.blocks == 1:  # three axes are faster than four
+            product = np.matmul(left[:, 0].transpose(0, 2, 1), right[:, 0])[:, None]
+        else:
+            product = np.matmul(left.swapaxes(2, 3), right)
         if op.cd == "f64" and blgp:
             return _accumulate_negated(op, product, c, blgp)
     return _accumulate(op, product, c)
@@ -147,53 +158,28 @@ def _arrange(planes: Array, m: int, blocks: int) -> Array:
     return out.reshape(waves, blocks, s * r * groups, m)
 
 
-class _OperandCache:
-    """Unpacked operands, kept while the registers they came from hold the same bits.
-
-    A GEMM's inner loop uses each A and B fragment several times; comparing the bits costs a fifth
-    of unpacking them. Only views are kept: they are registers, whose address comes again.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._size = 0
-        self._entries: dict[Hashable, tuple[list[Array], Array]] = {}
-
-    def get(self, sources: list[Array], kind: Hashable, build: Callable[[], Array]) -> Array:
-        if sources[0].base is None:
-            return build()
-        places = [(s.__array_interface__["data"][0], s.shape, s.strides) for s in sources]
-        key = (kind, *places)
-        entry = self._entries.pop(key, None)
-        if entry is None or not all(
-            (x == y).all() for x, y in zip(sources, entry[0], strict=True)
-        ):
-            self._size -= self._bytes(entry)
-            entry = ([s.copy() for s in sources], build())
-            self._size += self._bytes(entry)
-        self._entries[key] = entry
-        while self._size > self._limit and len(self._entries) > 1:
-            self._size -= self._bytes(self._entries.pop(next(iter(self._entries))))
-        return entry[1]
-
-    @staticmethod
-    def _bytes(entry: tuple[list[Array], Array] | None) -> int:
-        return 0 if entry is None else entry[1].nbytes + sum(s.nbytes for s in entry[0])
-
-
-_cache = _OperandCache(96 << 20)
-
-
-def _fragment(words: Array, kind: str, m: int, blocks: int, lanes: Array | None) -> Array:
-    """Registers of A (or of B, with m for n) → float [W, blocks, K, m]."""
+def _fragment(words: Array, kind: str, shape: tuple[int, int], lanes: Array | None,
+              keep: Callable[[Hashable, Callable[[], Array]], Array]) -> Array:  # fmt: skip
+    """Registers of A (or of B) → float [W, blocks, K, m]; shape: m (or n) and blocks."""
+    m, blocks = shape
 
     def build() -> Array:
+        if kind == "bf16" and blocks == 1 and lanes is None:
+            return _bf16_rows(words, m)
         planes = _planes(words, kind)
         return _arrange(planes if lanes is None else planes[..., lanes], m, blocks)
 
-    if lanes is not None:
-        return build()
-    return _cache.get([words], (kind, m, blocks), build)
+    return build() if lanes is not None else keep((kind, m, blocks), build)
+
+
+def _bf16_rows(words: Array, m: int) -> Array:
+    """What `_arrange` makes of bf16 planes, in one pass."""
+    regs, waves, _ = words.shape
+    rows = words.transpose(1, 0, 2)
+    both = np.empty((waves, 2, regs, LANES), U32)
+    np.left_shift(rows, U32(16), out=both[:, 0])
+    np.bitwise_and(rows, U32(0xFFFF0000), out=both[:, 1])
+    return both.view(F32).reshape(waves, 1, 2 * regs * (LANES // m), m)
 
 
 # --- sparse A ----------------------------------------------------------------------------------
@@ -216,7 +202,8 @@ def _sparse(op: MfmaOp, a: Array, b: Array, index: Array | None, chosen: int) ->
             np.copyto(dense[i // 2 * 4 + position], item, where=where == position)
     full = dense.reshape(2 * r, s, waves, LANES).swapaxes(0, 1)
     left = _arrange(full, op.m, 1)
-    return np.matmul(left.swapaxes(2, 3), _fragment(b, op.b, op.n, 1, None))
+    right = _fragment(b, op.b, (op.n, 1), None, partial(_no_cache, "b"))
+    return np.matmul(left.swapaxes(2, 3), right)
 
 
 # --- f8f6f4 ------------------------------------------------------------------------------------
@@ -228,6 +215,7 @@ def _mixed(
     selectors: tuple[int, int],
     scales: tuple[Array | None, Array | None],
     bytes_: tuple[int, int],
+    keep: Keep,
 ) -> Array:
     for which, selector in zip(("cbsz", "blgp"), selectors, strict=True):
         if selector >= len(SELECTOR):
@@ -239,8 +227,8 @@ def _mixed(
     present = [_codes(s, n) for s, n in zip(scales, bytes_, strict=True) if s is not None]
     wide = not all(map(_moderate, present))
     left, right = (
-        _mixed_operand(w, SELECTOR[f], scale, n, (op.m, wide))
-        for w, f, scale, n in zip(words, selectors, scales, bytes_, strict=True)
+        _mixed_operand(w, SELECTOR[f], scale, (n, op.m, wide), partial(keep, which))
+        for which, w, f, scale, n in zip("ab", words, selectors, scales, bytes_, strict=True)
     )
     return np.matmul(left.swapaxes(1, 2), right)[:, None]
 
@@ -257,20 +245,22 @@ def _moderate(codes: Array) -> bool:
 
 
 def _mixed_operand(
-    words: Array, fmt: Format, scale: Array | None, byte: int, form: tuple[int, bool]
-) -> Array:
+    words: Array, fmt: Format, scale: Array | None, form: tuple[int, int, bool],
+    keep: Callable[[Hashable, Callable[[], Array]], Array],
+) -> Array:  # fmt: skip
     """Registers → [W, K, m] in true K order, each 32-block multiplied by its scale.
 
     The scale of a block is a power of two, so scaling elements and scaling the block's dot
-    product are the same unless f32 overflows; ``form`` is m and whether to use float64 for that.
+    product are the same unless f32 overflows; ``form`` is the scale's byte, m, and whether to use
+    float64 for that.
     """
     used = words[: fmt.bits]
+    byte, m, wide = form
 
     def build() -> Array:
-        return _mixed_values(used, fmt, None if scale is None else _codes(scale, byte), *form)
+        return _mixed_values(used, fmt, None if scale is None else _codes(scale, byte), m, wide)
 
-    sources = [used] if scale is None else [used, scale]
-    return _cache.get(sources, (fmt.name, byte, form), build)
+    return keep((fmt.name, form, scale is None), build)
 
 
 def _mixed_values(words: Array, fmt: Format, scale: Array | None, m: int, wide: bool) -> Array:

@@ -17,7 +17,7 @@ from ..config import GemmConfig, KernelSpec
 from ..devices import Clock, Device, get_device
 from ..errors import DeviceUnavailable, InductorFlyDSLError, RecordMissing
 from ..problem import GemmProblem
-from . import cachekey, compat, operands, runtime
+from . import cachekey, compat, operands, pending, runtime
 from .decisions import Decision, Time, clear, decisions, print_table, record, table
 from .operands import Declined
 
@@ -213,6 +213,7 @@ def _best(problem: GemmProblem, device: Device) -> tuple[GemmConfig, tuple[Time,
 
     before = tuner.stats().measured
     if compat.autotuning_enabled():
+        pending.compile_all(device)
         found = tuner.tune(problem, device)
     else:
         stored = tuner.lookup(problem, device)

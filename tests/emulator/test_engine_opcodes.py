@@ -38,7 +38,7 @@ def instruction(name: str) -> str:
 
 # Loads a pseudo-random value into every register the instructions above touch.
 SETUP = HEAD + "\n".join(
-    [f"v_mul_u32_u24_e32 v{i}, {2654435 * (i + 3) % 16000000}, v0" for i in range(4, 260)]
+    [f"v_mul_u32_u24_e32 v{i}, {2654435 * (i + 3) % 16000000}, v0" for i in range(4, 256)]
     + [f"s_mov_b32 s{i}, {(i * 2654435761) & 0xFFFFFFFF:#x}" for i in range(16, 48)]
 )
 

@@ -93,3 +93,48 @@ def test_the_log_tells_the_same(compiled, tmp_path: Path, capsys):
         k: last[k] for k in ("chosen", "reason", "losers")
     }
     assert len(found["tables"]) == 3
+
+
+def test_all_products_of_a_graph_are_compiled_at_its_first(monkeypatch, store):
+    import torch
+
+    from inductor_flydsl import settings, tuner
+
+    asked, tuned = [], []
+    plain, plain_tune = tuner.Tuner.precompile, tuner.Tuner.tune
+
+    def precompile(self, problems, device):
+        asked.append(list(problems))
+        return plain(self, problems, device)
+
+    def tune(self, problem, device, **options):
+        tuned.append(problem)
+        return plain_tune(self, problem, device, **options)
+
+    monkeypatch.setattr(tuner.Tuner, "precompile", precompile)
+    monkeypatch.setattr(tuner.Tuner, "tune", tune)
+
+    def tensor(*sizes):
+        return torch.randn(*sizes, dtype=torch.bfloat16)
+
+    def model(x, w, v, u):
+        y = x @ w.t()
+        return (torch.relu(y) @ v)[:, 8:40] @ u
+
+    import torch._inductor.config as config
+
+    torch._dynamo.reset()
+    with (
+        settings.scope(device="reference"),
+        config.patch(
+            max_autotune_gemm_backends="ATEN,FLYDSL",
+            flydsl_enable_autotuning=True,
+            force_disable_caches=True,
+        ),
+    ):
+        torch.compile(model, mode="max-autotune")(
+            tensor(32, 64), tensor(48, 64), tensor(48, 80), tensor(32, 24)
+        )
+    assert len(asked) == 1 and len(tuned) == 3
+    # What was guessed from the trace is what was asked for, strides and alignment with it.
+    assert asked[0] == tuned
