@@ -306,6 +306,10 @@ def observe(timings: dict[Any, float], *_: Any, **__: Any) -> None:
     winner = min(timings, key=timings.__getitem__)
     backend = "FLYDSL" if winner is ours else compat.backend_name(winner)
     reason = f"fastest of {len(times)} in Inductor's benchmark"
+    if backend == "FLYDSL" and compat.benchmarks_fusion():
+        # The scheduler times Triton's templates with their epilogues later, and takes one of them
+        # where it beats the best unfused choice; nobody is told.
+        reason += ", unless a Triton kernel with its epilogue fused is faster"
     record(_decision(ours, backend, reason, times, winner.name))
     _keep_contest(ours, timings)
 

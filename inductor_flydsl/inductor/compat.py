@@ -239,6 +239,14 @@ def fuses_epilogues() -> bool:
     return bool(config.epilogue_fusion)
 
 
+def benchmarks_fusion() -> bool:
+    """Whether the scheduler times templates with their epilogues; renamed in 2.15."""
+    import torch._inductor.config as config
+
+    renamed = getattr(config, "benchmark_template_fusion", None)
+    return bool(config.benchmark_epilogue_fusion if renamed is None else renamed)
+
+
 def used_outside(scheduler: Any, name: str, inside: set[str]) -> bool:
     """Whether a buffer is an output of the graph, or is read by a node not among ``inside``."""
     from torch._inductor.virtualized import V

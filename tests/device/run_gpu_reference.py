@@ -128,9 +128,13 @@ def _with_relu(benchmark_fusion):
     scale = torch.randn(N, device="cuda", dtype=torch.bfloat16)
     with ours_is_fast(), config.patch({name: benchmark_fusion}):
         result, code, (decision,) = compiled(lambda a, b, s: torch.relu(a @ b) * s, a, b, scale)
-    assert decision.chosen == "FLYDSL" and CALL in code
+    assert decision.chosen == "FLYDSL"
+    replaced = benchmark_fusion and CALL not in code
+    assert CALL in code or (replaced and "unless a Triton kernel" in decision.reason)
     exact = torch.relu(a.double() @ b.double()) * scale.double()
     close(result / scale, exact / scale.double(), a, b, rounding=4)
+    if replaced:
+        return "a Triton kernel with its epilogue fused took its place, as the decision says"
     return "our kernel, then one of Triton's" if "triton_poi" in code else "fused"
 
 
@@ -160,10 +164,11 @@ def autotunes_in_a_subprocess():
 def views_and_one_buffer_twice():
     x = torch.randn(M, K + 8, device="cuda", dtype=torch.bfloat16)
     result, _, (decision,) = compiled(lambda x: x[:, 8:] @ x[:, :-8].t(), x)
-    assert all(t.us < 1e6 for t in decision.times)
+    (mine,) = [t for t in decision.times if t.name.startswith("flydsl")]
+    assert mine.us < 1e6
     a, b = x[:, 8:], x[:, :-8].t()
     close(result, a.double() @ b.double(), a, b)
-    return f"{len(decision.times)} rows, all timed"
+    return f"{len(decision.times)} rows, ours {mine.us:.1f} us"
 
 
 @check
