@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = ("2.13.0", "2.14.1", "2.15.0")
 FLYDSL = ("0.5.0", "0.3.4.1")
-SUITES = ("tests/unit", "tests/inductor", "tests/device")
+SUITES = ("tests/inductor", "tests/device/test_protocol.py")
 
 
 def environment(torch: str) -> Path:
