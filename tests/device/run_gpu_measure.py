@@ -49,14 +49,16 @@ def main() -> int:
         told += f"{max(m.spread_us for m in found):.3f}, {seconds:.2f} s for 12"
         check(f"one kernel under twelve names, {text}", times[-1] < 1.05 * times[0], told)
         check(f"numbers, {text}", all(m.ok for m in found), str([m.failure for m in found][:1]))
-    free = timing.free_bytes(device)
     isolated = isolation.measure_isolated(device, pairs[:3], problem, timeout=60)
     told = ", ".join(f"{m.us:.2f} us" for m in isolated)
     check("in a process of its own", all(m.ok for m in isolated), told)
     ratio = isolated[0].us / found[0].us
     check("which measures the same", 0.9 < ratio < 1.1, f"{ratio:.3f}")
     isolation.close_children()
-    block = torch.empty(int(free * 0.995), dtype=torch.uint8, device="cuda")
+    held = torch.cuda.memory_allocated()
+    check("nothing is left allocated", held < 200 << 20, f"{held >> 20} MiB")
+    left = timing.free_bytes(device) - (1200 << 20)
+    block = torch.empty(left, dtype=torch.uint8, device="cuda")
     tight = GemmProblem.dense(16384, 16384, 16384)
     artifact = compiler.compile_spec(KernelSpec.of(tight, pairs[0][0]), "gfx950", "reference")
     (short,) = measure.measure_many(device, [(pairs[0][0], artifact)], tight)
