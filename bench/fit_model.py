@@ -24,6 +24,7 @@ from .published import Row
 FREE = (
     "launch_us",
     "miss_ns",
+    "workgroup_flight",
     "cu_flight",
     "barrier_clocks",
     "start_ns",

@@ -81,9 +81,7 @@ class CU:
         self.waves: list[_Wave] = []
         self.heap: list[int] = []
         self.end = 0
-        self.busy = dict.fromkeys(
-            ("mfma", "valu", "lds", "lds write", "bus", "vmem", "memory"), 0
-        )
+        self.busy = dict.fromkeys(("mfma", "valu", "lds", "lds write", "bus", "vmem", "memory"), 0)
         self.stalls: dict[str, int] = {}
         self.pending: deque[Sequence[Sequence[u.Uop]]] = deque()
         self.next_simd = 0

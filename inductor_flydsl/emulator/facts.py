@@ -42,9 +42,7 @@ class Facts:
     # 16 clocks: such a kernel keeps the unit 99.8 % busy [G]. So it takes 12 or less [D].
     barrier: int = 8
     # MFMA result to an A, B or VALU operand, in wait states of one turn, by passes [LLVM].
-    mfma_wait_states: Mapping[int, int] = field(
-        default_factory=lambda: {2: 5, 4: 8, 8: 12, 16: 20}
-    )
+    mfma_wait_states: Mapping[int, int] = field(default_factory=lambda: {2: 5, 4: 8, 8: 12, 16: 20})
 
     # LDS [G]: a phase a clock; a write port, at which LDS-DMA goes first; a pair of SIMDs has a
     # bus of 128 B a clock and a FIFO of 8. Data is back 50 to 70 clocks after the issue: 60 with
@@ -58,9 +56,7 @@ class Facts:
     # Vector memory [G]: entries of the address queue, bytes in flight a CU, 64 B a clock and CU.
     vmem_queue: int = 12
     vmem_in_flight: int = 44 * 1024
-    vmem_issue: Mapping[int, int] = field(
-        default_factory=lambda: {4: 4, 8: 16, 12: 16, 16: 16}
-    )
+    vmem_issue: Mapping[int, int] = field(default_factory=lambda: {4: 4, 8: 16, 12: 16, 16: 16})
     l1_bytes: int = 32 * 1024
     l1_latency: int = 200
     # The round trip of 1000 clocks that tiles see of L2 [G] is that of a full queue: 44 KiB in

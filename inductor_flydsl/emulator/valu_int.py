@@ -361,8 +361,6 @@ def _perm(a: Array, b: Array, select: Array) -> Array:
     return np.take_along_axis(pool, index, axis=-1).view(U32)[..., 0]
 
 
-
-
 def _exact_sad(fn: Callable[..., Array]) -> Callable[[Array, Array, Array], Array]:
     """The differences fit 32 bits without the addend; their sum with it needs more."""
 

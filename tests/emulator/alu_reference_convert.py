@@ -160,4 +160,3 @@ for _name in ("fp6", "bf6"):
         if _kind != "f32":
             REFERENCE[f"v_cvt_scalef32_pk32_{_name}_{_kind}"] = lambda a, s, f=_fmt, w=_wide: join(
                 [down(w, f)(x, s) for x in split(a, 16, 32)], 6)  # fmt: skip
-

@@ -312,9 +312,7 @@ def dot2(fmt: Fmt, addend_first: bool) -> Ref:
 
     def run(a: int, b: int, c: int) -> int:
         pairs = zip(split(a, 16, 2), split(b, 16, 2), strict=True)
-        first, second = (
-            pack(exact_mul(unpack(x, fmt), unpack(y, fmt)), F32) for x, y in pairs
-        )
+        first, second = (pack(exact_mul(unpack(x, fmt), unpack(y, fmt)), F32) for x, y in pairs)
         if addend_first:
             return add(add(c, first), second)
         return add(add(first, second), c)

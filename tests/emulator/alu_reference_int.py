@@ -150,9 +150,7 @@ REFERENCE.update({f"s_{n}_wrexec_b64": saved(EXEC_LOGIC[n], False) for n in ("an
 for _n in (1, 2, 3, 4):
     REFERENCE[f"s_lshl{_n}_add_u32"] = carrying(lambda a, b, n=_n: (a << n) + b)
 for _t in ("u32", "i32", "u64", "i64"):
-    REFERENCE[f"s_bfe_{_t}"] = with_scc(
-        lambda a, f, t=_t: bfe(a, f % WIDTH[t], f >> 16 & 127, t)
-    )
+    REFERENCE[f"s_bfe_{_t}"] = with_scc(lambda a, f, t=_t: bfe(a, f % WIDTH[t], f >> 16 & 127, t))
 for _t in ("i32", "u32"):
     REFERENCE[f"s_min_{_t}"] = lambda a, b, t=_t: (
         min(a, b, key=lambda x: number(x, t)), int(number(a, t) < number(b, t)))  # fmt: skip

@@ -206,8 +206,7 @@ def run(op: Op, rows: list[tuple[int, ...]], mods: dict[str, int]) -> list[tuple
     out_kinds = [*op.dst, *(implicit_kind(n, op) for n in op.implicit_dst)]
     assert len(results) == len(out_kinds), f"{len(results)} results, expected {out_kinds}"
     columns = [
-        to_ints(np.asarray(r), k, len(rows), shape)
-        for r, k in zip(results, out_kinds, strict=True)
+        to_ints(np.asarray(r), k, len(rows), shape) for r, k in zip(results, out_kinds, strict=True)
     ]
     return list(zip(*columns, strict=True))
 
