@@ -113,8 +113,10 @@ def use_runtime(library: Path) -> None:
 
 @contextlib.contextmanager
 def _compile_only(lines: bool) -> Iterator[None]:
-    # FlyDSL before 0.4 launches what it compiles unless the environment says otherwise.
-    wanted = {"COMPILE_ONLY": "1", "FLYDSL_DEBUG_ENABLE_DEBUG_INFO": "1" if lines else "0"}
+    # FlyDSL before 0.4 launches what it compiles unless the environment says otherwise, and then
+    # keeps no hold of what it found in its own disk cache, which ours makes superfluous.
+    wanted = {"COMPILE_ONLY": "1", "FLYDSL_RUNTIME_ENABLE_CACHE": "0"}
+    wanted["FLYDSL_DEBUG_ENABLE_DEBUG_INFO"] = "1" if lines else "0"
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
