@@ -6,9 +6,10 @@ runs on a GPU.
 
 The headline predicts a shape's best time without knowing which kernel AITER chose: the least
 prediction over `published.space`. Constants were fitted on the half of the rows whose shape has an
-even hash; both halves are printed, and the targets are on the other one. Beside it: the prediction
-for the tile that AITER's kernel name tells, and the place of that tile among all FlyDSL tiles
-that are legal for the shape.
+even hash; both halves are printed, and the targets are on the other one. The form was chosen with
+both halves in view: held out are the constants alone. Beside it: the prediction for the tile
+that AITER's kernel name tells, and the place of that tile among all FlyDSL tiles that are legal
+for the shape.
 """
 
 from __future__ import annotations
@@ -158,20 +159,20 @@ def independent() -> list[dict[str, Any]]:
 
 
 def unmet(results: dict[str, Any]) -> list[str]:
-    """Targets that the held-out half misses."""
+    """Targets that the held-out half misses, and cells of either half beyond CALIBRATION."""
     missed = []
     for cell in results["unknown_tile"]:
-        if cell["half"] != HALVES[HELD_OUT] or not cell["rows"]:
-            continue
-        name = f"{cell['kind']} {cell['band']}"
-        if not MEDIAN_TARGET[0] <= cell["p50"] <= MEDIAN_TARGET[1]:
-            missed.append(f"{name}: median {cell['p50']:.2f}, not within {MEDIAN_TARGET}")
-        if cell["spread"] > SPREAD_TARGET:
-            missed.append(f"{name}: p90/p10 {cell['spread']:.2f}, over {SPREAD_TARGET}")
+        name = f"{cell['half']} {cell['kind']} {cell['band']}"
         low, high = CALIBRATION[cell["kind"]]
         if not results["quick"] and (cell["p10"] < low or cell["p90"] > high):
             found = f"{cell['p10']:.3f} to {cell['p90']:.3f}"
             missed.append(f"{name}: {found} exceeds model.CALIBRATION {low} to {high}")
+        if cell["half"] != HALVES[HELD_OUT]:
+            continue
+        if not MEDIAN_TARGET[0] <= cell["p50"] <= MEDIAN_TARGET[1]:
+            missed.append(f"{name}: median {cell['p50']:.2f}, not within {MEDIAN_TARGET}")
+        if cell["spread"] > SPREAD_TARGET:
+            missed.append(f"{name}: p90/p10 {cell['spread']:.2f}, over {SPREAD_TARGET}")
     held = results["ranking"][HALVES[HELD_OUT]]
     for first, share in RANK_TARGETS.items():
         if held[f"top{first}"] < share:
@@ -182,7 +183,7 @@ def unmet(results: dict[str, Any]) -> list[str]:
 def show(results: dict[str, Any]) -> None:
     """Print the tables."""
     error = ", ".join(f"{k} {low} to {high}" for k, (low, high) in CALIBRATION.items())
-    print(f"clock: {CLOCK} (a formula). Actual/predicted, p10 to p90 on held-out rows: {error}")
+    print(f"clock: {CLOCK} (a formula). Actual/predicted, widest p10 to p90 of a cell: {error}")
     print(f"halves: {results['halves']}{'; QUICK, a fifth of the rows' * results['quick']}")
     titles = {
         "unknown_tile": "Actual/predicted, AITER's best, its kernel unknown (the headline)",
@@ -226,8 +227,10 @@ def draw(file: str, results: dict[str, Any]) -> None:
         points = [p for p in results["points"] if p[0] == kind and p[1] == HELD_OUT]
         axes.scatter([p[2] for p in points], [p[5] / p[6] for p in points], s=8, color="#0072b2")
         axes.axhspan(*CALIBRATION[kind], color="#0072b2", alpha=0.15, linewidth=0)
-        axes.set(xscale="log", yscale="log", ylim=(0.5, 2.5), xlabel="M", title=kind)
-        axes.set_yticks([0.5, 0.7, 1, 1.5, 2], labels=["0.5", "0.7", "1", "1.5", "2"])
+        axes.set(xscale="log", yscale="log", xlabel="M", title=kind)
+        axes.minorticks_off()
+        ticks = (0.5, 0.7, 1, 1.5, 2, 4, 8)
+        axes.set_yticks(ticks, labels=[str(tick) for tick in ticks])
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("AITER's best / model, held-out rows")
     figure.suptitle("Error of the analytic clock `model`; band: widest p10 to p90")

@@ -36,7 +36,7 @@ FREE = (
 # Errors below this don't draw the fit: published times repeat no better.
 NOISE = 0.05
 # Weight of the tile's own error and of its place behind the third, against the best tile's error.
-TILE_WEIGHT, PLACE_WEIGHT = 0.25, 0.5
+TILE_WEIGHT, PLACE_WEIGHT = 0.25, 1.0
 # Tiles of a row that are kept between two looks at the whole space.
 SHORT, SHORT_RANKED = 10, 6
 

@@ -91,18 +91,16 @@ _FP4_CK = re.compile(r"a4w4_blockscale_\d+x(\d+)x(\d+)x\d+_")
 def parse_tile(kind: str, name: str, split_k: int) -> Tile | None:
     """The tile that AITER's name of a kernel encodes, None if it encodes none."""
     if found := _FLYDSL.match(name):
-        stages, tile_m, tile_n, tile_k, split, *waves = map(int, found.groups())
-        return Tile(tile_m, tile_n, tile_k, stages, *waves, split, 0, False)
+        stages, m, n, k, split, waves_m, waves_n, waves_k = map(int, found.groups())
+        return Tile(m, n, k, stages, waves_m, waves_n, waves_k, split, 0, False)
     if found := _OPUS.match(name):
-        _, tile_m, tile_n, tile_k, *waves = map(int, found.groups())
-        stages = _stages(kind, tile_m, tile_n, tile_k)
-        interleaved = tile_m * tile_n >= LARGE
-        split = max(1, split_k)
-        return Tile(tile_m, tile_n, tile_k, stages, *waves, 1, split, interleaved=interleaved)
+        _, m, n, k, waves_m, waves_n = map(int, found.groups())
+        stages, split = _stages(kind, m, n, k), max(1, split_k)
+        return Tile(m, n, k, stages, waves_m, waves_n, 1, split, interleaved=m * n >= LARGE)
     if found := _BF16_ASM.search(name):
-        return _tile(kind, *map(int, found.groups()), tile_k=64, split_k=max(1, split_k))
+        return _tile(kind, int(found[1]), int(found[2]), 64, max(1, split_k))
     if found := _FP4_ASM.search(name) or _FP4_CK.match(name):
-        return _tile(kind, *map(int, found.groups()), tile_k=MX_TILE_K)
+        return _tile(kind, int(found[1]), int(found[2]), MX_TILE_K)
     return None
 
 

