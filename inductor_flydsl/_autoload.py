@@ -43,8 +43,6 @@ class ConfigWatcher(MetaPathFinder):
 def autoload() -> None:
     """Arrange for the plugin to register itself when Inductor is first imported."""
     try:
-        if settings.resolve("disable")[0]:
-            return
         if TARGET in sys.modules:
             _register_quietly()
         elif not any(isinstance(finder, ConfigWatcher) for finder in sys.meta_path):
@@ -60,6 +58,12 @@ def unwatch() -> None:
 
 def _register_quietly() -> None:
     try:
+        # The option stays settable where the plugin is off: a program that sets it must not fail.
+        from .inductor import compat
+
+        compat.add_flag()
+        if settings.resolve("disable")[0]:
+            return
         from .inductor.activate import register
 
         register()

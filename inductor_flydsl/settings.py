@@ -198,6 +198,14 @@ def as_text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def origin(name: str) -> str:
+    """Where a setting comes from, usable or not: ``scope``, its variable's name or ``default``."""
+    knob = KNOBS[name]
+    if name in _scope.get(_NO_SCOPE):
+        return "scope"
+    return knob.variable if knob.variable in os.environ else "default"
+
+
 def resolve(name: str, argument: Any = None) -> tuple[Any, str]:
     """The value of a setting and where it came from.
 

@@ -76,7 +76,9 @@ def _from_cells(cells: list[str], header: list[str] | None) -> GemmProblem:
     if len(cells) != len(header):
         raise ValueError(f"{len(cells)} cells under {len(header)} columns")
     values: dict[str, Any] = {n: c.strip() for n, c in zip(header, cells, strict=True) if c.strip()}
-    for name in values.keys() & _INTEGERS:
+    for name in sorted(values.keys() & _INTEGERS):
+        if not values[name].isdigit():
+            raise ValueError(f"{name}={values[name]!r} is not a whole number")
         values[name] = int(values[name])
     return _from_fields(values)
 

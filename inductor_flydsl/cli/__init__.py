@@ -41,6 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has gone; Python's own flush at exit must not complain about it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except OSError as error:
+        # A full disk under stdout, most likely: what is left of it cannot be written either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        say(f"inductor-flydsl {arguments.verb}: {error}")
+        return FAILED
     except KeyboardInterrupt:
         say("interrupted")
         return FAILED

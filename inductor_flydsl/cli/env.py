@@ -65,7 +65,7 @@ def _settings() -> list[dict[str, Any]]:
         rows.append(
             {
                 "variable": knob.variable,
-                "value": str(value),
+                "value": settings.as_text(value),
                 "origin": origin,
                 "help": knob.help,
             }

@@ -17,8 +17,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.top < 0:
         raise UsageError("--top", arguments.top, "is negative", "use 0 or more")
     if (arguments.problem is None) == (arguments.log is None):
-        way = "pass a problem, or --log FILE"
-        raise UsageError("PROBLEM", arguments.problem, "is not what --log explains", way)
+        given = "none" if arguments.problem is None else f"{arguments.problem} and --log"
+        raise UsageError(
+            "PROBLEM", given, "is not one thing to explain", "pass M,N,K or --log FILE"
+        )
     if arguments.log is not None:
         return _explain_log(arguments)
     found = explanation.explain(GemmProblem.parse(arguments.problem), arch=arguments.arch)

@@ -53,7 +53,8 @@ def _problems(arguments: argparse.Namespace) -> list[GemmProblem]:
         problems += shapes.read(Path(name))
     if not problems:
         way = "pass M,N,K or --shapes FILE"
-        raise UsageError("PROBLEM", " ".join(arguments.shapes), "names no problem", way)
+        given = " ".join([*arguments.problems, *arguments.shapes]) or "nothing"
+        raise UsageError("PROBLEM or --shapes", given, "holds no problem", way)
     return list(dict.fromkeys(problems))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from .. import settings, shapes, space
 from ..config import GemmConfig, KernelSpec
 from ..devices import Clock, Device, get_device
-from ..errors import DeviceUnavailable, InductorFlyDSLError, RecordMissing
+from ..errors import DeviceUnavailable, InductorFlyDSLError, RecordMissing, SettingError
 from ..problem import GemmProblem
 from . import cachekey, compat, operands, pending, runtime
 from .decisions import Decision, Time, clear, decisions, print_table, record, table
@@ -109,7 +109,8 @@ def _offer(kernel_inputs: Any, op: str, others: list[Any]) -> Any:
     except RecordMissing:
         raise
     except (Declined, InductorFlyDSLError) as error:
-        reason, level = str(error), logging.INFO
+        reason = str(error)
+        level = logging.WARNING if _is_news_to_user(error) else logging.INFO
     except Exception as error:
         log.debug("declined by an error", exc_info=True)
         reason, level = f"{type(error).__name__}: {error}", logging.WARNING
@@ -117,6 +118,19 @@ def _offer(kernel_inputs: Any, op: str, others: list[Any]) -> Any:
     decision = Decision(op=op, shapes=words, problem=problem, chosen=chosen, reason=reason)
     record(decision, level=level)
     return None
+
+
+_told: set[str] = set()
+
+
+def _is_news_to_user(error: Exception) -> bool:
+    """Whether it is a setting of the user's that keeps FLYDSL out, and this was not said before."""
+    asked = settings.origin("device") != "default"
+    own = isinstance(error, SettingError) or (isinstance(error, DeviceUnavailable) and asked)
+    if not own or str(error) in _told:
+        return False
+    _told.add(str(error))
+    return True
 
 
 def _offered_before(op: str) -> bool:

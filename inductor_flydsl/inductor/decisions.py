@@ -7,6 +7,7 @@ choices that Inductor does not rank itself. Decides nothing, and imports no torc
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import logging
 import math
@@ -69,6 +70,7 @@ class Decision:
         winner: name of the fastest in ``times``, where one was.
         candidates: our configurations that were tried for ``config``, with their times.
         compile_id: torch's number of the compilation, as in its logs (``0/0``).
+        graph: number of the graph in this process; torch's own number starts again after a reset.
     """
 
     op: str
@@ -81,6 +83,7 @@ class Decision:
     winner: str = ""
     candidates: tuple[Time, ...] = ()
     compile_id: str = ""
+    graph: int = 0
 
     @property
     def losers(self) -> tuple[tuple[str, str], ...]:
@@ -121,6 +124,7 @@ class Decision:
 
 
 _lock = threading.Lock()
+_graphs = itertools.count(1)
 _kept: collections.deque[Decision] = collections.deque(maxlen=KEPT)
 
 
@@ -129,7 +133,7 @@ def record(decision: Decision, *, level: int = logging.INFO) -> None:
 
     At level DEBUG it is logged as JSON too, in the form that ``explain --log`` reads.
     """
-    decision = replace(decision, compile_id=_compile_id())
+    decision = replace(decision, compile_id=_compile_id(), graph=_graph())
     with _lock:
         if _kept and _kept[-1] == decision:
             return
@@ -145,6 +149,16 @@ def _compile_id() -> str:
     return "" if found is None else str(found)
 
 
+def _graph() -> int:
+    """Number of the graph that Inductor is lowering, counted in this process; 0 for none."""
+    virtualized = sys.modules.get("torch._inductor.virtualized")
+    graph = virtualized.V.graph if virtualized is not None else None
+    if graph is None or not hasattr(graph, "__dict__"):
+        return 0
+    number: int = vars(graph).setdefault("_flydsl_graph", next(_graphs))
+    return number
+
+
 def decisions() -> tuple[Decision, ...]:
     """Every decision of this process so far, oldest first (the latest 10,000)."""
     with _lock:
@@ -158,7 +172,11 @@ def last_compile() -> tuple[Decision, ...]:
     none, since nothing was decided.
     """
     kept = decisions()
-    return tuple(d for d in kept if d.compile_id == kept[-1].compile_id)
+    return tuple(d for d in kept if _compilation(d) == _compilation(kept[-1]))
+
+
+def _compilation(decision: Decision) -> tuple[int, str]:
+    return decision.graph, decision.compile_id
 
 
 def clear() -> None:

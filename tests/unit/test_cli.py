@@ -235,3 +235,25 @@ def test_an_interrupt_is_a_message(
 def test_tables_align_numbers_right_and_have_no_colour_off_a_terminal() -> None:
     text = output.table(("NAME", "US"), [("a", "1.50"), ("long", "100.25")])
     assert text == "NAME      US\na       1.50\nlong  100.25"
+
+
+def test_a_full_disk_under_stdout_is_one_line() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m inductor_flydsl env > /dev/full",
+        shell=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr and "No space left" in done.stderr
+
+
+def test_env_shows_paths_as_they_are_written(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "inductor_flydsl", "env", "--json"],
+        env={**os.environ, "INDUCTOR_FLYDSL_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    values = {row["variable"]: row["value"] for row in json.loads(done.stdout)["settings"]}
+    assert values["INDUCTOR_FLYDSL_CACHE_DIR"] == str(tmp_path)
