@@ -20,6 +20,8 @@ INT32_MAX = 2**31 - 1
 BUFFER_BYTES = 2**31 - 1
 VMCNT_MAX = 63
 TILE_K = (32, 64, 128)
+# With more, kernels that gather an operand spill registers (256x256 tiles of 8 waves, by 61).
+GATHER_ACCUMULATORS = 64
 OPS = ("mm", "addmm", "bmm", "baddbmm")
 # Workgroups of a launch along the second axis of the grid (HIP's limit).
 GRID_Y = 65535
@@ -135,6 +137,11 @@ def _load_limit(spec: KernelSpec) -> str | None:
             return f"a {line}-byte line of {name} in LDS is not a multiple of 16 bytes"
         if rows * config.tile_k * spec.dtype.bytes % (config.threads * size):
             return f"{config.threads} threads of {size}-byte loads do not tile {name} in LDS evenly"
+    if "gather" in (spec.a_load, spec.b_load) and config.accumulators > GATHER_ACCUMULATORS:
+        return (
+            f"{config.accumulators} accumulators leave too few registers for loads element by "
+            f"element, {GATHER_ACCUMULATORS} at most"
+        )
     younger = config.loads_ahead * dma_per_stage(spec)
     if younger > VMCNT_MAX:
         return f"{younger:.0f} loads in flight exceed the wait counter's {VMCNT_MAX}"

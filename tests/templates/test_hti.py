@@ -11,7 +11,7 @@ from inductor_flydsl.problem import GemmProblem
 SQUARE = GemmConfig(
     pipeline="hti", tile_m=128, tile_n=128, tile_k=64, stages=2, waves_m=2, waves_n=4, group_m=2
 )
-WIDE = dataclasses.replace(SQUARE, tile_n=256, tile_k=32, group_m=0, xcd_remap=True)
+WIDE = dataclasses.replace(SQUARE, tile_n=256, group_m=0, xcd_remap=True)
 LARGE = dataclasses.replace(SQUARE, tile_m=256, tile_n=256)
 
 SHAPES = [
@@ -22,7 +22,7 @@ SHAPES = [
     (129, 136, 192, SQUARE),
     (200, 130, 66, WIDE),
     (130, 264, 4095, WIDE),
-    (257, 300, 256, LARGE),
+    (264, 304, 256, LARGE),
 ]
 
 
