@@ -81,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     limit = space.problem_limit(problem, device.arch)
     if limit:
         raise ProblemError("problem", arguments.problem, f"has no kernel: {limit}", "see explain")
+    if not 0 <= arguments.seed < 2**63:
+        raise UsageError("--seed", arguments.seed, "is out of range", "use 0 to 2**63 - 1")
     if arguments.config:
         configs = [_config(problem, name, device) for name in arguments.config]
     else:

@@ -37,10 +37,22 @@ def pack_arguments(kernel: Kernel, args: Sequence[Any], memory: Memory) -> bytes
     return bytes(raw)
 
 
+def _check_tensor(name: str, value: Any) -> None:
+    """The kernel sees a tensor's elements from its address on, one after another."""
+    if str(value.device) != "cpu":
+        raise LaunchError(f"{name}: a tensor on {value.device}; move it to the CPU")
+    if not value.is_contiguous():
+        raise LaunchError(
+            f"{name}: a tensor of strides {tuple(value.stride())} isn't contiguous; pass "
+            "contiguous() or register its storage in a Memory"
+        )
+
+
 def _packed(name: str, value: Any, arg: KernelArg, memory: Memory) -> bytes:
     if isinstance(value, np.ndarray):
         value = memory.add_array(value, name).base
     elif hasattr(value, "data_ptr"):
+        _check_tensor(name, value)
         address = value.data_ptr()
         memory.add(address, value.numel() * value.element_size(), name)
         value = address

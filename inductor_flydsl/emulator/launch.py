@@ -7,8 +7,10 @@ State" and "Code Object V5 Metadata" (hidden arguments).
 
 from __future__ import annotations
 
+import operator
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from .state import LANES, Machine
 
 MAX_LDS = 160 * 1024
 MAX_ITEMS = 2**32 - 1
+MAX_GROUPS = 2**26
+"""What this emulator numbers in memory; a hundred times any launch that ends in a day."""
 """Work-items along an axis of a grid: the dispatch packet's field has 32 bits."""
 
 
@@ -52,10 +56,15 @@ class Launch:
 
 
 def _triple(value: object, name: str, top: int) -> tuple[int, int, int]:
-    items = [value] if isinstance(value, int) else list(value)  # type: ignore[call-overload]
+    given: list[Any] = list(value) if isinstance(value, (tuple, list)) else [value]
+    try:
+        items = [operator.index(x) for x in given]
+    except TypeError:
+        way = f"{name} {value!r}: give an int, or a tuple of one to three"
+        raise LaunchError(way) from None
     if not 1 <= len(items) <= 3:
         raise LaunchError(f"{name} {value!r} has {len(items)} dimensions; give one to three")
-    sizes = [int(x) for x in items] + [1] * (3 - len(items))
+    sizes = [*items, *[1] * (3 - len(items))]
     if any(size < 1 or size > top for size in sizes):
         raise LaunchError(f"{name} {value!r}: every dimension must be in 1..{top}")
     return sizes[0], sizes[1], sizes[2]
@@ -69,6 +78,8 @@ def make_launch(kernel: Kernel, grid: object, block: object, kernarg: bytes,
     for axis, size in zip("xyz", (g * i for g, i in zip(groups, items, strict=True)), strict=True):
         if size > MAX_ITEMS:
             raise LaunchError(f"grid {grid!r}: {size} work-items in {axis}; at most {MAX_ITEMS}")
+    if groups[0] * groups[1] * groups[2] > MAX_GROUPS:
+        raise LaunchError(f"grid {grid!r}: over {MAX_GROUPS} workgroups, more than are emulated")
     required = kernel.reqd_workgroup_size
     if required is not None and items != required:
         raise LaunchError(f"block {items} but kernel {kernel.name} was compiled for {required}")

@@ -123,3 +123,49 @@ def test_too_few_kernargs_and_too_much_lds() -> None:
         run(kernel, 1, 256, bytes(16), Memory())
     with pytest.raises(LaunchError, match="gfx950 has 163840"):
         launch(HEAD, [np.zeros(4)], lds=163840 + 4)
+
+
+class _Tensor:
+    """As much of a torch tensor as the emulator looks at."""
+
+    device = "cpu"
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def data_ptr(self) -> int:
+        return self.array.ctypes.data
+
+    def numel(self) -> int:
+        return self.array.size
+
+    def element_size(self) -> int:
+        return self.array.itemsize
+
+    def is_contiguous(self) -> bool:
+        return self.array.flags.c_contiguous
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(s // self.array.itemsize for s in self.array.strides)
+
+
+def test_a_tensor_that_is_not_contiguous_is_refused() -> None:
+    from inductor_flydsl.emulator.arguments import _check_tensor
+
+    _check_tensor("x", _Tensor(np.zeros(8)))
+    with pytest.raises(LaunchError, match="contiguous"):
+        _check_tensor("x", _Tensor(np.zeros((8, 2))[:, 0]))
+    elsewhere = _Tensor(np.zeros(8))
+    elsewhere.device = "cuda:0"
+    with pytest.raises(LaunchError, match="CPU"):
+        _check_tensor("x", elsewhere)
+
+
+@pytest.mark.parametrize("grid", ["3", 3.0, None, (2, 2.5), (1, 2, 3, 4), (65535, 65535)])
+def test_grids_that_are_no_grids(grid: object) -> None:
+    from inductor_flydsl.emulator.launch import make_launch
+
+    kernel = load_program(TEXT).kernel()
+    with pytest.raises(LaunchError, match="grid"):
+        make_launch(kernel, grid, 64, bytes(kernel.kernarg_size))
+    assert make_launch(kernel, np.int64(3), 64, bytes(kernel.kernarg_size)).groups == 3
