@@ -37,7 +37,7 @@ def read(path: Path) -> list[GemmProblem]:
         ProblemError: the file cannot be read or a line is none of these; it names the line.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         way = "name a CSV or JSONL file"
         raise ProblemError("shapes", str(path), f"cannot be read ({error})", way) from error

@@ -100,7 +100,8 @@ def _offer(kernel_inputs: Any, op: str, others: list[Any]) -> Any:
         problem = asked.problem
         recording, _ = settings.resolve("record")
         if recording is not None:
-            shapes.record(recording, [problem])
+            # What a compile looks up is the product, whatever follows it in the same kernel.
+            shapes.record(recording, [operands.plain(problem)])
         device = _device(layout.device)
         limit = space.problem_limit(problem, device.arch)
         if limit:

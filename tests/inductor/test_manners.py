@@ -73,3 +73,20 @@ def test_a_setting_that_keeps_us_out_is_said_once(
             assert [d.chosen for d in decisions] == ["ATEN"]
     said = [r for r in caplog.records if words in r.message and "mm " in r.message]
     assert len(said) == 1
+
+
+def test_what_is_recorded_of_a_biased_layer_serves_its_compile(compiled, monkeypatch, tmp_path):
+    from inductor_flydsl import shapes, tuner
+    from inductor_flydsl.devices import get_device
+
+    seen = tmp_path / "seen.jsonl"
+    monkeypatch.setenv("INDUCTOR_FLYDSL_RECORD", str(seen))
+    inputs = random(7, 16), random(8, 16), random(8)
+    compiled(torch.nn.functional.linear, *inputs)
+    (problem,) = shapes.read(seen)
+    monkeypatch.setenv("INDUCTOR_FLYDSL_CACHE_DIR", str(tmp_path / "offline"))
+    tuner.tune(problem, get_device("reference"))
+    monkeypatch.setenv("INDUCTOR_FLYDSL_CACHE", "require")
+    torch._dynamo.reset()
+    _, _, decisions = compiled(torch.nn.functional.linear, *inputs)
+    assert [d.op for d in decisions] == ["addmm"]

@@ -118,3 +118,10 @@ def test_a_recording_that_cannot_be_written_costs_a_warning(
     with caplog.at_level(logging.WARNING):
         shapes.record(tmp_path / "file" / "seen.jsonl", [ODD])
     assert "cannot be written" in caplog.text
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    path = tmp_path / "sheet.csv"
+    path.write_bytes(b"\xef\xbb\xbfm,n,k\r\n8,8,16\r\n")
+    (problem,) = shapes.read(path)
+    assert (problem.m, problem.n, problem.k) == (8, 8, 16)
