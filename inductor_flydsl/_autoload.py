@@ -43,6 +43,10 @@ class ConfigWatcher(MetaPathFinder):
 def autoload() -> None:
     """Arrange for the plugin to register itself when Inductor is first imported."""
     try:
+        settings.resolve("disable")
+    except Exception as error:
+        _complain(error)
+    try:
         if TARGET in sys.modules:
             _register_quietly()
         elif not any(isinstance(finder, ConfigWatcher) for finder in sys.meta_path):
@@ -62,13 +66,21 @@ def _register_quietly() -> None:
         from .inductor import compat
 
         compat.add_flag()
-        if settings.resolve("disable")[0]:
+        if _is_off():
             return
         from .inductor.activate import register
 
         register()
     except Exception as error:  # As above: the import under way must succeed.
         _complain(error)
+
+
+def _is_off() -> bool:
+    """The variable says so, or says something that was complained of at import."""
+    try:
+        return bool(settings.resolve("disable")[0])
+    except Exception:
+        return True
 
 
 def _complain(error: Exception) -> None:

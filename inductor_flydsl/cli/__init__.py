@@ -6,6 +6,7 @@ are in this package's modules, each imported when it is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -41,11 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has gone; Python's own flush at exit must not complain about it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except OSError as error:
-        # A full disk under stdout, most likely: what is left of it cannot be written either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        say(f"inductor-flydsl {arguments.verb}: {error}")
-        return FAILED
     except KeyboardInterrupt:
         say("interrupted")
         return FAILED
@@ -53,6 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"inductor-flydsl {arguments.verb}: {error}")
         return USAGE
     except InductorFlyDSLError as error:
+        say(f"inductor-flydsl {arguments.verb}: {error}")
+        return FAILED
+    except OSError as error:
+        # A full disk under stdout, most likely: what is left of it cannot be written either.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         say(f"inductor-flydsl {arguments.verb}: {error}")
         return FAILED
     except ModuleNotFoundError as error:
