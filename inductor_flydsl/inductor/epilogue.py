@@ -16,6 +16,7 @@ from ..dtypes import DType
 from ..errors import BadArgument
 from ..fusion import ARITY, MAX_TENSORS, Fusion, Node, Tensor
 from ..problem import GemmProblem, alignment
+from .operands import BASE_BYTES, quads_aligned
 from .runtime import Launch
 
 # Inductor's name of an operation → ours, where they differ.
@@ -207,8 +208,7 @@ def _quads_aligned(read: Read) -> bool:
 
     if read.name in V.graph.unaligned_buffers:
         return False
-    size = read.dtype.bytes
-    return alignment(16, read.offset * size, read.row * size) >= min(16, 4 * size)
+    return quads_aligned(BASE_BYTES, read.dtype.bytes, read.offset, read.row)
 
 
 class _Axes:

@@ -133,6 +133,16 @@ def with_bias(asked: Asked, bias: Any, scalars: Any) -> Asked:
     return replace(asked, problem=replace(problem, fusion=fusion, tensors=((0, row, column),)))
 
 
+def quads_aligned(base: int, size: int, offset: int, row: int) -> bool:
+    """Whether four neighbours along N are aligned to their size together, up to 16 bytes.
+
+    Args:
+        base: bytes that divide the buffer's address.
+        size: bytes of an element; offset, row: first element and row stride, in elements.
+    """
+    return alignment(base, offset * size, row * size) >= min(16, 4 * size)
+
+
 def _bias(bias: Any, problem: GemmProblem) -> tuple[int, int, bool]:
     """(row stride, column stride, whether quads along N are aligned) of a bias."""
     compat.freeze(bias)
@@ -148,7 +158,7 @@ def _bias(bias: Any, problem: GemmProblem) -> tuple[int, int, bool]:
     size = bias.get_dtype().itemsize
     base, unsure = _base_alignment(bias, size)
     (offset,) = _ints([bias.get_layout().offset], "offset of the bias")
-    aligned = alignment(base, offset * size, row * size) >= min(16, 4 * size) and not unsure
+    aligned = quads_aligned(base, size, offset, row) and not unsure
     return row, column, column == 1 and problem.n % 4 == 0 and aligned
 
 
