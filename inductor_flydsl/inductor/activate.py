@@ -8,13 +8,16 @@ way; everything heavier is installed when Inductor first asks for choices.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import _autoload, settings
+from ..errors import InductorFlyDSLError
 from . import compat
 
+log = logging.getLogger("inductor_flydsl")
 _lock = threading.RLock()
 _registered = False
 
@@ -69,6 +72,15 @@ _factory = Factory()
 def registered() -> bool:
     """Hooks are in place; `disabled` and the settings may still keep them quiet."""
     return _registered
+
+
+def is_active() -> bool:
+    """Registered, and not disabled in this context."""
+    try:
+        return _registered and not settings.resolve("disable")[0]
+    except InductorFlyDSLError as error:
+        log.warning("inductor_flydsl is not active: %s", error)
+        return False
 
 
 def register() -> None:
@@ -127,7 +139,7 @@ def _uninstall_heavy() -> None:
         from . import scheduling
 
         scheduling.uninstall()
-    if f"{__package__}.choices" in sys.modules:
-        from . import choices
+    if f"{__package__}.contest" in sys.modules:
+        from . import contest
 
-        compat.remove_selection_hooks(choices.prune, choices.observe)
+        compat.remove_selection_hooks(contest.prune, contest.observe)

@@ -33,21 +33,23 @@ class FlyDSLBenchmarkRequest(BenchmarkRequest):
     on exceptions other than RuntimeError and NotImplementedError.
     """
 
-    def __init__(self, launch: runtime.Launch, nodes: Any, layout: Any) -> None:
+    def __init__(
+        self, launch: runtime.Launch, nodes: Any, layout: Any, order: tuple[int, ...]
+    ) -> None:
         metas = TensorMeta.from_irnodes(nodes)
         out = TensorMeta.from_irnodes(layout)
         super().__init__(launch.config.name, metas, out, ())
         self.launch = launch
         self.launch_text = launch.to_text()
+        self.order = order
         self.names = [node.get_name() for node in nodes]
         # A tuning process lives long: it has neither this process's scopes nor its variables.
         self.scope = _chosen_settings()
 
     def make_run_fn(self, *input_tensors: torch.Tensor, out: torch.Tensor) -> Any:
         kernel = runtime.kernel(self.launch_text)
-        *tensors, a, b = self._operands(input_tensors)
-        # Inductor's addmm names the bias first; kernels take it last.
-        operands = (a, b, *tensors[: len(self.launch.problem.tensors)])
+        inputs = self._operands(input_tensors)
+        operands = [inputs[index] for index in self.order]
         kernel(out, *operands)
         return functools.partial(kernel, out, *operands)
 
@@ -100,8 +102,9 @@ class FlyDSLCaller(ir.ChoiceCaller):
 
     Args:
         launch: problem, configuration and device.
-        nodes: IR nodes of A and B, layouts fixed.
+        nodes: IR nodes of the op's inputs, layouts fixed.
         layout: fixed layout of C.
+        order: which of the inputs the kernel takes, in its own order.
         identity: versions and hardware facts that its time depends on, for Inductor's own cache.
         clock: what a benchmark of it reads.
         ranked: Inductor may compare its time with others'; False on the emulator's clock.
@@ -113,6 +116,7 @@ class FlyDSLCaller(ir.ChoiceCaller):
         nodes: Any,
         layout: Any,
         *,
+        order: tuple[int, ...],
         identity: str,
         clock: str,
         ranked: bool,
@@ -120,11 +124,12 @@ class FlyDSLCaller(ir.ChoiceCaller):
         name = f"flydsl_{launch.problem.op}_{launch.config.name}"
         super().__init__(name, nodes, layout, f"FlyDSL on {launch.device}, clock {clock}")
         self.launch = launch
+        self.order = order
         self.identity = identity
         self.clock = clock
         self.ranked = ranked
         request = FlyDSLCPURequest if layout.device.type == "cpu" else FlyDSLGPURequest
-        self.bmreq = request(launch, nodes, layout)
+        self.bmreq = request(launch, nodes, layout, order)
 
     def __str__(self) -> str:
         return f"FlyDSLCaller({self.name})"
@@ -139,14 +144,13 @@ class FlyDSLCaller(ir.ChoiceCaller):
 
     def to_callable(self) -> Any:
         kernel = runtime.kernel(self.launch.to_text())
-        reads = len(self.launch.problem.tensors)
-        return lambda *inputs, out: kernel(out, *inputs[-2:], *inputs[:-2][:reads])
+        return lambda *inputs, out: kernel(out, *(inputs[index] for index in self.order))
 
     def hash_key(self) -> str:
         return "-".join([self.name, self.identity, self.launch.to_text()])
 
     def output_node(self) -> Any:
-        buffer = FlyDSLTemplateBuffer(self.layout, self.input_nodes, self.launch)
+        buffer = FlyDSLTemplateBuffer(self.layout, self.input_nodes, self.launch, self.order)
         if "ktc" in self.annotations:
             buffer.annotations["ktc"] = self.annotations["ktc"]
         return ir.TensorBox.create(buffer)

@@ -17,17 +17,15 @@ from ..config import GemmConfig, KernelSpec
 from ..devices import Clock, Device, get_device
 from ..errors import DeviceUnavailable, InductorFlyDSLError, RecordMissing, SettingError
 from ..problem import GemmProblem
-from . import cachekey, compat, operands, pending, runtime
-from .decisions import Decision, Time, clear, decisions, print_table, record, table
+from . import cachekey, compat, contest, operands, pending, runtime
+from .activate import is_active
+from .decisions import Decision, Time, clear, decisions, record
 from .operands import Declined
+from .ops import OPS, Inputs
 
-__all__ = ["Decision", "Time", "clear", "decisions", "handler_of", "is_active"]
+__all__ = ["Decision", "Time", "clear", "decisions", "handler_of", "is_active", "offer"]
 
 log = logging.getLogger("inductor_flydsl")
-
-OPS = ("mm", "addmm")
-# Ops for which Inductor asks more than once.
-REPEATED = ("addmm",)
 
 
 class FlyDSLChoicesMixin:
@@ -43,10 +41,10 @@ class FlyDSLChoicesMixin:
             return others
         if _offered_before(op_name):
             return others
-        ours = _offer(kernel_inputs, op_name, others)
+        ours = _offer(op_name, kernel_inputs, others)
         if ours is None and not others and set(compat.gemm_backends()) == {compat.BACKEND}:
             # FLYDSL alone in the list, and not able: the compile must not fail for it.
-            aten, overrides = compat.aten_mm(kernel_inputs.out_dtype(), kernel_inputs)
+            aten, overrides = compat.aten_templates(op_name, kernel_inputs)
             return parent.get_template_configs(kernel_inputs, aten, op_name, overrides)
         return others if ours is None else [*others, ours]
 
@@ -70,43 +68,46 @@ def handler_of(handler: Any) -> Any:
     return ours
 
 
-def is_active() -> bool:
-    """Registered, and not disabled in this context."""
-    from . import activate
+def _offer(op: str, kernel_inputs: Any, others: list[Any]) -> Any:
+    """`offer` for what Inductor hands to its choices handler."""
+    if op not in OPS:
+        reason = f"op {op} has no kernel yet; supported: {', '.join(OPS)}"
+        words = operands.describe(kernel_inputs.nodes())
+        record(Decision(op=op, shapes=words, chosen=_left(others), reason=reason))
+        return None
+    inputs = Inputs(
+        op=op,
+        nodes=kernel_inputs.nodes(),
+        layout=kernel_inputs.output_layout(flexible=False),
+        scalar=kernel_inputs.get_scalar,
+    )
+    return offer(inputs, others)
 
-    try:
-        return activate.registered() and not settings.resolve("disable")[0]
-    except InductorFlyDSLError as error:
-        log.warning("inductor_flydsl is not active: %s", error)
-        return False
 
-
-def _offer(kernel_inputs: Any, op: str, others: list[Any]) -> Any:
+def offer(inputs: Inputs, others: Sequence[Any]) -> Any:
     """Our choice for an op, or None with the reason recorded.
+
+    Args:
+        inputs: an op of `OPS`.
+        others: the choices that Inductor has so far.
 
     Raises:
         RecordMissing: as INDUCTOR_FLYDSL_CACHE=require asks. Nothing else ever escapes.
     """
-    nodes = kernel_inputs.nodes()
     problem = None
     try:
-        if op not in OPS:
-            raise Declined(f"op {op} has no kernel yet; supported: {', '.join(OPS)}")
         _check_graph()
-        layout = kernel_inputs.output_layout(flexible=False)
-        asked = operands.product(nodes[-2], nodes[-1], layout, op)
-        if op == "addmm":
-            asked = operands.with_bias(asked, nodes[0], kernel_inputs)
+        asked = OPS[inputs.op].ask(inputs)
         problem = asked.problem
         recording, _ = settings.resolve("record")
         if recording is not None:
             # What a compile looks up is the product, whatever follows it in the same kernel.
             shapes.record(recording, [operands.plain(problem)])
-        device = _device(layout.device)
+        device = _device(inputs.layout.device)
         limit = space.problem_limit(problem, device.arch)
         if limit:
             raise Declined(limit)
-        return _choice(asked, device, nodes, layout)
+        return _choice(asked, device, inputs)
     except RecordMissing:
         raise
     except (Declined, InductorFlyDSLError) as error:
@@ -115,8 +116,8 @@ def _offer(kernel_inputs: Any, op: str, others: list[Any]) -> Any:
     except Exception as error:
         log.debug("declined by an error", exc_info=True)
         reason, level = f"{type(error).__name__}: {error}", logging.WARNING
-    words, chosen = operands.describe(nodes), _left(others)
-    decision = Decision(op=op, shapes=words, problem=problem, chosen=chosen, reason=reason)
+    words, chosen = operands.describe(inputs.nodes), _left(others)
+    decision = Decision(op=inputs.op, shapes=words, problem=problem, chosen=chosen, reason=reason)
     record(decision, level=level)
     return None
 
@@ -138,7 +139,7 @@ def _offered_before(op: str) -> bool:
     """Whether this very op was seen before: Inductor asks for addmm up to three times."""
     from torch._inductor.virtualized import V
 
-    if op not in REPEATED:
+    if op not in OPS or not OPS[op].repeated:
         return False
     seen = V.graph.__dict__.setdefault("_flydsl_offered", set())
     node = id(V.graph.current_node)
@@ -180,7 +181,7 @@ def _device(torch_device: Any) -> Device:
     return device
 
 
-def _choice(asked: operands.Asked, device: Device, nodes: Any, layout: Any) -> Any:
+def _choice(asked: operands.Asked, device: Device, inputs: Inputs) -> Any:
     """Our candidate as an Inductor choice.
 
     Raises:
@@ -201,20 +202,21 @@ def _choice(asked: operands.Asked, device: Device, nodes: Any, layout: Any) -> A
         problem=asked.problem,
         config=config,
         device=device.name,
-        torch_device=str(layout.device),
+        torch_device=str(inputs.layout.device),
         arch=device.arch.name,
         check=asked.check,
     )
     choice = FlyDSLCaller(
         launch,
-        nodes,
-        layout,
+        inputs.nodes,
+        inputs.layout,
+        order=asked.order,
         identity=cachekey.identity(device),
         clock=device.clock.value,
         ranked=device.clock is not Clock.EMULATED,
     )
     choice.annotations["flydsl_times"] = (times, measured)
-    compat.add_selection_hooks(prune, observe)
+    compat.add_selection_hooks(contest.prune, contest.observe)
     return choice
 
 
@@ -259,87 +261,3 @@ def _model_choice(problem: GemmProblem, device: Device) -> tuple[GemmConfig, tup
         log.warning("%s for %s rejected: %s", config.name, problem, result.failure)
         raise Declined(f"the only candidate was rejected: {result.failure}")
     return config, (Time(config.name, result.us, result.clock.value),), 1
-
-
-def prune(choices: list[Any]) -> list[Any]:
-    """Keep one choice where times cannot be compared: ours, on the emulator's clock.
-
-    Also records the decision wherever there is one choice, since nothing is benchmarked then.
-    """
-    from .caller import FlyDSLCaller
-
-    ours = next((c for c in choices if isinstance(c, FlyDSLCaller)), None)
-    if ours is None or not is_active():
-        return choices
-    if not ours.ranked:
-        _tell_unranked(ours, [c for c in choices if c is not ours])
-        return [ours]
-    if len(choices) == 1:
-        _record_win(ours, "the only choice in the list", ())
-    return choices
-
-
-def _tell_unranked(ours: Any, others: list[Any]) -> None:
-    times, measured = ours.annotations["flydsl_times"]
-    times += tuple(Time(f"{compat.backend_name(c)} {c.name}", None, "none") for c in others)
-    best = ours.launch.config.name
-    reason = f"fastest of {measured or len(times) - len(others)} on the {ours.clock} clock; "
-    reason += "others are the fallback and not ranked on it"
-    record(_decision(ours, "FLYDSL", reason, times, best))
-    if measured and compat.prints_tables():
-        print_table(table(f"{ours.launch.problem}, {ours.launch.device}", times, best))
-
-
-def _record_win(ours: Any, reason: str, times: tuple[Time, ...]) -> None:
-    record(_decision(ours, "FLYDSL", reason, times, ours.name))
-
-
-def _decision(
-    ours: Any, chosen: str, reason: str, times: tuple[Time, ...], winner: str
-) -> Decision:
-    return Decision(
-        op=ours.launch.problem.op,
-        shapes=operands.describe(ours.input_nodes),
-        problem=ours.launch.problem,
-        chosen=chosen,
-        reason=reason,
-        config=ours.launch.config,
-        times=times,
-        winner=winner,
-        candidates=ours.annotations["flydsl_times"][0],
-    )
-
-
-def observe(timings: dict[Any, float], *_: Any, **__: Any) -> None:
-    """Record who won a benchmark that one of ours took part in."""
-    from .caller import FlyDSLCaller
-
-    ours = next((c for c in timings if isinstance(c, FlyDSLCaller)), None)
-    if ours is None or not is_active():
-        return
-    times = tuple(Time(c.name, ms * 1e3, ours.clock) for c, ms in timings.items())
-    winner = min(timings, key=timings.__getitem__)
-    backend = "FLYDSL" if winner is ours else compat.backend_name(winner)
-    reason = f"fastest of {len(times)} in Inductor's benchmark"
-    if backend == "FLYDSL" and compat.benchmarks_fusion():
-        # The scheduler times Triton's templates with their epilogues later, and takes one of them
-        # where it beats the best unfused choice; nobody is told.
-        reason += ", unless a Triton kernel with its epilogue fused is faster"
-    record(_decision(ours, backend, reason, times, winner.name))
-    _keep_contest(ours, timings)
-
-
-def _keep_contest(ours: Any, timings: dict[Any, float]) -> None:
-    """Add Inductor's benchmark to the problem's tuning record."""
-    from .. import tuner
-    from .caller import FlyDSLCaller
-
-    entries = [
-        ("FLYDSL" if isinstance(c, FlyDSLCaller) else compat.backend_name(c), c.name, ms * 1e3)
-        for c, ms in timings.items()
-    ]
-    try:
-        device = get_device(ours.launch.device, torch_type=ours.launch.torch_device)
-        tuner.default_tuner().held_contest(ours.launch.problem, device, entries)
-    except InductorFlyDSLError as error:
-        log.info("a benchmark of %s is not stored: %s", ours.launch.problem, error)

@@ -221,13 +221,15 @@ def backend_name(choice: Any) -> str:
     return type(choice).__name__.removesuffix("Caller").removesuffix("Template").upper()
 
 
-def aten_mm(out_dtype: Any, kernel_inputs: Any) -> tuple[list[Any], dict[str, Any]]:
-    """ATen's template for a product, and its keyword overrides."""
-    from torch._inductor.kernel import mm
+def aten_templates(op: str, kernel_inputs: Any) -> tuple[list[Any], dict[str, Any]]:
+    """ATen's templates for an op, and their keyword overrides; none for an op of another kind."""
+    from torch._inductor.kernel import bmm, mm
 
-    if out_dtype == kernel_inputs.dtype():
-        return [mm.aten_mm], {}
-    return [mm.aten_mm_dtype], {mm.aten_mm_dtype.uid: {"out_dtype": out_dtype}}
+    if op in ("mm", "bmm") and kernel_inputs.out_dtype() != kernel_inputs.dtype():
+        wider = mm.aten_mm_dtype if op == "mm" else bmm.aten_bmm_dtype
+        return [wider], {wider.uid: {"out_dtype": kernel_inputs.out_dtype()}}
+    modules = {"mm": mm, "addmm": mm, "bmm": bmm, "baddbmm": bmm}
+    return ([getattr(modules[op], f"aten_{op}")] if op in modules else []), {}
 
 
 # --- scheduling ------------------------------------------------------------------------------

@@ -25,16 +25,18 @@ class Declined(Exception):
 
 @dataclass(frozen=True)
 class Asked:
-    """A product, and which operands' addresses generated code must check.
+    """A product, and how generated code must call its kernel.
 
     Attributes:
         problem: what is asked.
         check: letters of the operands (``a``, ``b``) whose alignment nothing guarantees at run
             time: inputs on a CPU, where Inductor neither guards nor copies.
+        order: which of the op's inputs a kernel takes: A, B, and the tensors of the fusion.
     """
 
     problem: GemmProblem
     check: str
+    order: tuple[int, ...] = (0, 1)
 
 
 def describe(nodes: Any) -> str:
@@ -100,25 +102,25 @@ def plain(problem: GemmProblem) -> GemmProblem:
     return replace(problem, op="mm", fusion=None, tensors=())
 
 
-def with_bias(asked: Asked, bias: Any, scalars: Any) -> Asked:
-    """``beta·bias + alpha·A @ B`` of a product that is asked.
+def with_bias(asked: Asked, bias: Any, *, alpha: float, beta: float) -> Asked:
+    """``beta·bias + alpha·A @ B`` of a product that is asked; the inputs are (bias, A, B).
 
     Args:
         asked: the product.
         bias: IR node of a tensor that broadcasts to C[M, N].
-        scalars: Inductor's kernel inputs, which hold ``alpha`` and ``beta``.
+        alpha, beta: factors of the product and of the bias.
 
     Raises:
         Declined: the bias is not one of ours.
     """
     problem = asked.problem
-    alpha, beta = (float(scalars.get_scalar(name)) for name in ("alpha", "beta"))
     nodes = [Node(op="acc")]
     if alpha != 1:
         nodes += [Node(op="const", value=alpha), Node(op="mul", args=(0, 1))]
     if beta == 0:
         # As in ATen, a bias that counts for nothing is not read.
-        return replace(asked, problem=replace(problem, fusion=Fusion(nodes=tuple(nodes))))
+        alone = replace(problem, fusion=Fusion(nodes=tuple(nodes)))
+        return replace(asked, problem=alone, order=(1, 2))
     product = len(nodes) - 1
     row, column, quads = _bias(bias, problem)
     nodes.append(Node(op="tensor", value=0))
@@ -130,7 +132,8 @@ def with_bias(asked: Asked, bias: Any, scalars: Any) -> Asked:
         dtype=_dtype(bias.get_dtype()), along_m=row != 0, along_n=column != 0, quads=quads
     )
     fusion = Fusion(nodes=tuple(nodes), tensors=(tensor,))
-    return replace(asked, problem=replace(problem, fusion=fusion, tensors=((0, row, column),)))
+    problem = replace(problem, fusion=fusion, tensors=((0, row, column),))
+    return replace(asked, problem=problem, order=(1, 2, 0))
 
 
 def quads_aligned(base: int, size: int, offset: int, row: int) -> bool:

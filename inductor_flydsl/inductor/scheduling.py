@@ -28,11 +28,18 @@ IMPORT = "from inductor_flydsl.inductor import runtime as flydsl_runtime"
 
 
 class FlyDSLTemplateBuffer(ir.TemplateBuffer):
-    """The output of one of our kernels; `launch` says which."""
+    """The output of one of our kernels.
 
-    def __init__(self, layout: Any, inputs: Any, launch: runtime.Launch) -> None:
+    Attributes:
+        launch: which one.
+        operands: the inputs that it takes, in its own order: A, B, and what its fusion reads.
+    """
+
+    def __init__(
+        self, layout: Any, inputs: Any, launch: runtime.Launch, order: tuple[int, ...]
+    ) -> None:
         super().__init__(layout, inputs, None)
-        self.operands: list[Any] = list(self.inputs)
+        self.operands: list[Any] = [self.inputs[index] for index in order]
         self.launch = launch
         if not hasattr(self, "annotations"):
             self.annotations: dict[str, Any] = {}
@@ -91,9 +98,7 @@ class FlyDSLSchedulingMixin(BaseScheduling):
     def _codegen_call(self, nodes: list[Any], buffer: FlyDSLTemplateBuffer) -> None:
         wrapper = V.graph.wrapper_code
         launch, output = buffer.launch, buffer.get_name()
-        *tensors, a, b = [x.codegen_reference() for x in buffer.operands]
-        # Inductor's addmm names the bias first; kernels take it last, if they read it at all.
-        extra = tensors[: len(launch.problem.tensors)]
+        a, b, *extra = [x.codegen_reference() for x in buffer.operands]
         if len(nodes) > 1:
             made = _plan(buffer, nodes[1:])
             launch, output = made.launch, made.output
@@ -122,7 +127,7 @@ def _plan(buffer: FlyDSLTemplateBuffer, nodes: list[Any]) -> epilogue.Plan:
             raise epilogue.Unfusable(f"{node.get_name()} is on {node.node.get_device()}")
     problem = buffer.launch.problem
     reads = []
-    for x, (_, row, column) in zip(buffer.operands, problem.tensors, strict=False):
+    for x, (_, row, column) in zip(buffer.operands[2:], problem.tensors, strict=True):
         dtype = DType.parse(str(x.get_dtype()))
         reads.append(epilogue.Read(x.get_name(), int(x.get_layout().offset), row, column, dtype))
     return epilogue.plan(buffer, buffer.launch, reads, [n.node for n in nodes])

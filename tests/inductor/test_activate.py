@@ -17,7 +17,7 @@ from torch._inductor.virtualized import V
 
 import inductor_flydsl
 from inductor_flydsl import _autoload
-from inductor_flydsl.inductor import activate, choices, compat, scheduling
+from inductor_flydsl.inductor import activate, choices, compat, contest, scheduling
 
 from .conftest import random
 
@@ -71,7 +71,7 @@ def test_unregister_restores_everything():
     inductor_flydsl.register()
     compile_once()
     assert isinstance(compat.scheduling_table()["cpu"].scheduling, scheduling.Scheduled)
-    assert choices.prune in selector.preprocessing_fns
+    assert contest.prune in selector.preprocessing_fns
     inductor_flydsl.unregister()
     assert state() == before
 

@@ -1,0 +1,101 @@
+"""What happens to our choice among others: pruned to it, or benchmarked beside them.
+
+Owns the two functions that Inductor calls around a benchmark, and the decisions they record. Which
+choice there is, is `choices`' business.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ..devices import get_device
+from ..errors import InductorFlyDSLError
+from . import activate, compat, operands
+from .decisions import Decision, Time, print_table, record, table
+
+log = logging.getLogger("inductor_flydsl")
+
+
+def prune(choices: list[Any]) -> list[Any]:
+    """Keep one choice where times cannot be compared: ours, on the emulator's clock.
+
+    Also records the decision wherever there is one choice, since nothing is benchmarked then.
+    """
+    from .caller import FlyDSLCaller
+
+    ours = next((c for c in choices if isinstance(c, FlyDSLCaller)), None)
+    if ours is None or not activate.is_active():
+        return choices
+    if not ours.ranked:
+        _tell_unranked(ours, [c for c in choices if c is not ours])
+        return [ours]
+    if len(choices) == 1:
+        _record_win(ours, "the only choice in the list", ())
+    return choices
+
+
+def _tell_unranked(ours: Any, others: list[Any]) -> None:
+    times, measured = ours.annotations["flydsl_times"]
+    times += tuple(Time(f"{compat.backend_name(c)} {c.name}", None, "none") for c in others)
+    best = ours.launch.config.name
+    reason = f"fastest of {measured or len(times) - len(others)} on the {ours.clock} clock; "
+    reason += "others are the fallback and not ranked on it"
+    record(_decision(ours, "FLYDSL", reason, times, best))
+    if measured and compat.prints_tables():
+        print_table(table(f"{ours.launch.problem}, {ours.launch.device}", times, best))
+
+
+def _record_win(ours: Any, reason: str, times: tuple[Time, ...]) -> None:
+    record(_decision(ours, "FLYDSL", reason, times, ours.name))
+
+
+def _decision(
+    ours: Any, chosen: str, reason: str, times: tuple[Time, ...], winner: str
+) -> Decision:
+    return Decision(
+        op=ours.launch.problem.op,
+        shapes=operands.describe(ours.input_nodes),
+        problem=ours.launch.problem,
+        chosen=chosen,
+        reason=reason,
+        config=ours.launch.config,
+        times=times,
+        winner=winner,
+        candidates=ours.annotations["flydsl_times"][0],
+    )
+
+
+def observe(timings: dict[Any, float], *_: Any, **__: Any) -> None:
+    """Record who won a benchmark that one of ours took part in."""
+    from .caller import FlyDSLCaller
+
+    ours = next((c for c in timings if isinstance(c, FlyDSLCaller)), None)
+    if ours is None or not activate.is_active():
+        return
+    times = tuple(Time(c.name, ms * 1e3, ours.clock) for c, ms in timings.items())
+    winner = min(timings, key=timings.__getitem__)
+    backend = "FLYDSL" if winner is ours else compat.backend_name(winner)
+    reason = f"fastest of {len(times)} in Inductor's benchmark"
+    if backend == "FLYDSL" and compat.benchmarks_fusion():
+        # The scheduler times Triton's templates with their epilogues later, and takes one of them
+        # where it beats the best unfused choice; nobody is told.
+        reason += ", unless a Triton kernel with its epilogue fused is faster"
+    record(_decision(ours, backend, reason, times, winner.name))
+    _keep_contest(ours, timings)
+
+
+def _keep_contest(ours: Any, timings: dict[Any, float]) -> None:
+    """Add Inductor's benchmark to the problem's tuning record."""
+    from .. import tuner
+    from .caller import FlyDSLCaller
+
+    entries = [
+        ("FLYDSL" if isinstance(c, FlyDSLCaller) else compat.backend_name(c), c.name, ms * 1e3)
+        for c, ms in timings.items()
+    ]
+    try:
+        device = get_device(ours.launch.device, torch_type=ours.launch.torch_device)
+        tuner.default_tuner().held_contest(ours.launch.problem, device, entries)
+    except InductorFlyDSLError as error:
+        log.info("a benchmark of %s is not stored: %s", ours.launch.problem, error)
