@@ -203,7 +203,8 @@ class _Run:
             lines = probe.run(probe_groups(timing.groups_at_once(launch), launch.waves))
             traces = self.recorder.traces()
             conflicts = bank_conflicts(launch.kernel.program, traces, dict(enumerate(self.hits)))
-            estimate = timing.time_launch(launch, traces, lines)
+            bases = np.sort(np.array([region.base for region in self.memory.regions], np.int64))
+            estimate = timing.time_launch(launch, traces, lines, bases)
             time_us, stats = estimate.time_us, stats | estimate.stats
         return RunResult(
             kernel=launch.kernel.name,

@@ -24,7 +24,7 @@ from .loops import Loop, find_loop, positions
 from .mfma_ops import MFMA
 from .program import Program, Resources
 from .trace import GroupTrace, VmemCost, is_vmem
-from .traffic import Traffic, measure_traffic
+from .traffic import Traffic, measure_traffic, regions_of
 from .uops import Uop, Uops
 from .vector import mod_int
 
@@ -225,7 +225,8 @@ def matrix_clocks(program: Program, pcs: np.ndarray) -> dict[str, float]:
 class _Clock:
     """One launch being timed."""
 
-    def __init__(self, launch: Launch, traces: Sequence[GroupTrace], lines: np.ndarray) -> None:
+    def __init__(self, launch: Launch, traces: Sequence[GroupTrace], lines: np.ndarray,
+                 bases: np.ndarray | None) -> None:  # fmt: skip
         self.launch, self.facts = launch, GFX950
         program = launch.kernel.program
         self.resident = groups_per_cu(launch.kernel.resources, launch.waves, launch.lds)
@@ -238,10 +239,11 @@ class _Clock:
         executed = np.concatenate([wave.pcs for trace in traces for wave in trace.waves])
         matrix = matrix_clocks(program, executed)
         self.kind = max(matrix, key=lambda kind: matrix[kind])
-        read, written = moved_bytes(traces, uops)
+        read, written = moved_bytes(traces, uops, bases)
         scale = launch.groups / len(traces)
         cus = min(launch.groups, self.facts.cus)
-        self.traffic = measure_traffic(lines, read * scale, written * scale, cus)
+        whole = {region: size * scale for region, size in read.items()}
+        self.traffic = measure_traffic(lines, whole, written * scale, cus, bases)
         self.matrix = scale * sum(matrix.values())
 
     def time(self) -> tuple[float, float, _Body]:
@@ -274,9 +276,11 @@ class _Clock:
         return clocks
 
 
-def moved_bytes(traces: Sequence[GroupTrace], uops: Uops) -> tuple[float, float]:
-    """Bytes that the traced workgroups read past their L1s, and bytes that they wrote."""
-    read = written = 0.0
+def moved_bytes(traces: Sequence[GroupTrace], uops: Uops,
+                bases: np.ndarray | None = None) -> tuple[dict[int, float], float]:  # fmt: skip
+    """Bytes that the traced workgroups read past their L1s, by region, and bytes they wrote."""
+    reads: list[tuple[int, float]] = []
+    written = 0.0
     for trace in traces:
         for wave in trace.waves:
             pcs, counts = np.unique(wave.pcs, return_counts=True)
@@ -290,8 +294,12 @@ def moved_bytes(traces: Sequence[GroupTrace], uops: Uops) -> tuple[float, float]
                     repeats = times[pc] - visit if last else 1
                     if uops.writes(pc):
                         written += repeats * cost.moved
-                    else:
-                        read += repeats * cost.missed
+                    elif cost.missed:
+                        reads.append((cost.segment, repeats * cost.missed))
+    where = regions_of(np.array([segment for segment, _ in reads], np.int64), bases)
+    read: dict[int, float] = {}
+    for region, (_, size) in zip(where.tolist(), reads, strict=True):
+        read[region] = read.get(region, 0.0) + size
     return read, written
 
 
@@ -315,13 +323,15 @@ def _bound(body: _Body, us: Mapping[str, float]) -> str:
     return max(alone, key=lambda key: alone[key])
 
 
-def time_launch(launch: Launch, traces: Sequence[GroupTrace], lines: np.ndarray) -> Estimate:
+def time_launch(launch: Launch, traces: Sequence[GroupTrace], lines: np.ndarray,
+                bases: np.ndarray | None = None) -> Estimate:  # fmt: skip
     """Time of a whole launch from some of its workgroups.
 
     traces: what at least one workgroup executed. lines: int64 [2, n], workgroup and 64-byte
-    segment of the first loads, as `probe.Probe.run` gives them.
+    segment of the first loads, as `probe.Probe.run` gives them. bases: first addresses of the
+    memory's regions, ascending; None where it is taken as one.
     """
-    clock = _Clock(launch, traces, lines)
+    clock = _Clock(launch, traces, lines, bases)
     clocks, ghz, body = clock.time()
     facts, traffic = clock.facts, clock.traffic
     body_us = 1e-3 * clocks / ghz

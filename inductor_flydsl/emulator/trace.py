@@ -42,11 +42,15 @@ class LdsCost:
 
 @dataclass(frozen=True)
 class VmemCost:
-    """Clocks of the CU's address unit, bytes moved, and bytes of them that L1 doesn't hold."""
+    """Clocks of the CU's address unit, bytes moved, and bytes of them that L1 doesn't hold.
+
+    segment: number of the first 64 bytes touched, -1 where no lane reaches memory.
+    """
 
     issue: int
     moved: int
     missed: int
+    segment: int
 
 
 Cost = LdsCost | VmemCost
@@ -233,7 +237,8 @@ class Recorder:
             if not (form.store or form.atomic):
                 missed = self.caches.setdefault(member[0], L1(self.facts)).misses(segments)
             issue = issue_clocks(form.size, len(segments), self.facts)
-            cost = VmemCost(issue, SEGMENT * len(segments), SEGMENT * missed)
+            first = int(segments[0]) if len(segments) else -1
+            cost = VmemCost(issue, SEGMENT * len(segments), SEGMENT * missed, first)
             self._add(member, pc, cost)
 
     # --- afterwards -----------------------------------------------------------------------

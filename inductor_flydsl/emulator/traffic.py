@@ -7,6 +7,7 @@ lines of their first loads stand for all their loads; what they load once comes 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,8 @@ import numpy as np
 from .cu import MemoryShare
 from .facts import GFX950, Facts
 from .probe import SEGMENT_BITS
+
+SEGMENT_SHIFT = 6
 
 
 @dataclass(frozen=True)
@@ -35,28 +38,48 @@ class Traffic:
         latency = facts.l2_latency + ghz * (
             self.l2_miss * facts.l2_miss_ns + self.far * facts.far_miss_ns
         )
-        rates = [facts.l2_bytes_per_clock]
-        per_clock = 1e-3 / (ghz * self.cus)  # bytes/µs of the chip → bytes a clock and CU
-        if self.l2_miss:
-            rates.append(facts.infinity_cache_bytes_per_us * per_clock / self.l2_miss)
-        if self.far:
-            rates.append(facts.hbm_bytes_per_us * per_clock / self.far)
-        return MemoryShare(int(latency), facts.l2_latency, min(rates))
+        rate = facts.l2_bytes_per_clock
+        # HBM's bytes and the Infinity Cache's come through the same fabric, one after another.
+        near = max(0.0, self.l2_miss - self.far)
+        past = self.far / facts.hbm_bytes_per_us + near / facts.infinity_cache_bytes_per_us
+        if past:
+            rate = min(rate, 1e-3 / (ghz * self.cus * past))
+        return MemoryShare(int(latency), facts.l2_latency, rate)
 
     def hbm_us(self, facts: Facts = GFX950) -> float:
         """Time HBM needs for the launch's reads and writes."""
         return (self.far * self.read + self.written) / facts.hbm_bytes_per_us
 
 
-def measure_traffic(lines: np.ndarray, read: float, written: float, cus: int,
-                    facts: Facts = GFX950) -> Traffic:  # fmt: skip
-    """Traffic from first-load `lines` (int64 [2, n]: workgroup, segment) of those that run at once.
+def measure_traffic(lines: np.ndarray, read: Mapping[int, float], written: float, cus: int,
+                    bases: np.ndarray | None = None) -> Traffic:  # fmt: skip
+    """Traffic from the lines that workgroups which run at once load first.
 
-    read, written: bytes of the whole launch past the L1s. cus: CUs that take part.
+    lines: int64 [2, n], workgroup and segment. read: bytes of the whole launch past the L1s, by
+    region of memory. written: bytes. cus: CUs that take part. bases: first addresses of the
+    regions, ascending; None where all memory is region 0. A prologue may load more of one operand
+    than of another, so each region's misses count by what is read of it in all.
     """
-    count = lines.shape[1]
-    if not count:
-        return Traffic(read, written, 1.0, 1.0, cus)
+    total = sum(read.values())
     group, segment = lines
-    near = len(np.unique(group % facts.xcds << SEGMENT_BITS | segment))
-    return Traffic(read, written, near / count, len(np.unique(segment)) / count, cus)
+    where = regions_of(segment, bases)
+    near = far = known = 0.0
+    for region, size in read.items():
+        mine = where == region
+        count = int(mine.sum())
+        if count:
+            keys = group[mine] % GFX950.xcds << SEGMENT_BITS | segment[mine]
+            near += size * len(np.unique(keys)) / count
+            far += size * len(np.unique(segment[mine])) / count
+            known += size
+    if not known:
+        return Traffic(total, written, 1.0, 1.0, cus)
+    return Traffic(total, written, near / known, far / known, cus)
+
+
+def regions_of(segments: np.ndarray, bases: np.ndarray | None) -> np.ndarray:
+    """Index of the region that the end of each segment is in."""
+    if bases is None:
+        return np.zeros(len(segments), np.int64)
+    ends = (segments + 1 << SEGMENT_SHIFT) - 1
+    return np.searchsorted(bases, ends, side="right") - 1

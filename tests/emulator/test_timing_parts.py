@@ -70,16 +70,27 @@ def test_workgroups_of_an_xcd_share_its_l2() -> None:
     group = np.repeat(np.arange(16), 3)
     own, shared = 1000 + np.arange(16), np.arange(16) % 8
     segment = np.stack([own, shared, np.full(16, 500)], axis=1).reshape(-1)
-    traffic = measure_traffic(np.stack([group, segment]), 3e6, 1e6, 16)
+    traffic = measure_traffic(np.stack([group, segment]), {0: 3e6}, 1e6, 16)
     assert traffic.l2_miss == pytest.approx((16 + 8 + 8) / 48)
     assert traffic.far == pytest.approx((16 + 8 + 1) / 48)
     assert traffic.hbm_us() == pytest.approx((3e6 * 25 / 48 + 1e6) / GFX950.hbm_bytes_per_us)
 
 
+def test_an_operand_that_is_loaded_ahead_counts_no_more_than_what_is_read_of_it() -> None:
+    """Region 0 is shared by all and loaded twice as far ahead as region 1, which nobody shares."""
+    group = np.repeat(np.arange(8), 3)
+    segment = np.stack([np.full(8, 0), np.full(8, 1), 100 + np.arange(8)], axis=1).reshape(-1)
+    bases = np.array([0, 6400])
+    lines = np.stack([group * 8, segment])
+    traffic = measure_traffic(lines, {0: 5e5, 1: 5e5}, 0, 8, bases)
+    assert traffic.read == 1e6
+    assert traffic.far == pytest.approx(0.5 / 8 + 0.5)
+
+
 def test_more_misses_are_slower_and_get_less() -> None:
     group, segment = np.repeat(np.arange(256), 4), np.arange(1024)
-    apart = measure_traffic(np.stack([group, segment]), 1e6, 0, 256).share(2.0)
-    alike = measure_traffic(np.stack([group, segment % 4]), 1e6, 0, 256).share(2.0)
+    apart = measure_traffic(np.stack([group, segment]), {0: 1e6}, 0, 256).share(2.0)
+    alike = measure_traffic(np.stack([group, segment % 4]), {0: 1e6}, 0, 256).share(2.0)
     assert apart.latency > alike.latency + 500
     assert apart.bytes_per_clock < alike.bytes_per_clock == GFX950.l2_bytes_per_clock
 
