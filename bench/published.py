@@ -7,7 +7,9 @@ prediction may choose from. Knows nothing of fitting.
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ from pathlib import Path
 
 from inductor_flydsl.arch import GFX950
 from inductor_flydsl.model import Tile, Workload
+
+from .suites import Shape, group_rows
 
 DATA = Path(__file__).parent / "data"
 KINDS = ("bf16", "mxfp4")
@@ -228,24 +232,74 @@ class Independent:
     backend: str
 
 
+BACKENDS = ("aten", "triton", "ck", "aiter", "flydsl")
+
+
+def _times(line: dict[str, str]) -> dict[str, float]:
+    """µs by backend, of one line of PyTorch's table."""
+    flops = 2e-6 * math.prod(int(line[name]) for name in "MNK")
+    given = {name: float(line[name]) for name in BACKENDS if line[name]}
+    return {name: x if line["metric"] == "us" else flops / x for name, x in given.items()}
+
+
+def _pytorch() -> list[dict[str, str]]:
+    with (DATA / "published_pytorch.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
 def independent() -> list[Independent]:
     """PyTorch's dense and MX rows, the last published of each shape."""
     found: dict[tuple[str, Workload], Independent] = {}
-    with (DATA / "published_pytorch.csv").open() as file:
-        for line in csv.DictReader(file):
-            if line["op"] not in ("mm", "addmm (bias)", "scaled_mm_v2 BlockWise1x32"):
-                continue
-            if line["id"] == "mxfp_196719_early":
-                continue
-            m, n, k = (int(line[name]) for name in "MNK")
-            work = workload(line["dtype_in"], m, n, k)
-            times = {}
-            for backend in ("aten", "triton", "ck", "aiter", "flydsl"):
-                if line[backend]:
-                    value = float(line[backend])
-                    flops = 2e-6 * m * n * k
-                    times[backend] = value if line["metric"] == "us" else flops / value
-            backend = min(times, key=lambda name: times[name])
-            row = Independent(line["dtype_in"], work, times[backend], backend)
-            found[line["dtype_in"], work] = row
+    for line in _pytorch():
+        if line["op"] not in ("mm", "addmm (bias)", "scaled_mm_v2 BlockWise1x32"):
+            continue
+        if line["id"] == "mxfp_196719_early":
+            continue
+        m, n, k = (int(line[name]) for name in "MNK")
+        work, times = workload(line["dtype_in"], m, n, k), _times(line)
+        backend = min(times, key=lambda name: times[name])
+        row = Independent(line["dtype_in"], work, times[backend], backend)
+        found[line["dtype_in"], work] = row
     return list(found.values())
+
+
+# What PyTorch's pull requests show of the kernels that 2.15 has, the later after the earlier.
+IN_TREE = ("dense_bf16_190903", "mxfp_196719_early", "mxfp_196719_final",
+           "grouped_bf16_194032_standard", "grouped_bf16_194032_kn",
+           "grouped_bf16_194032_ragged")  # fmt: skip
+
+
+@functools.cache
+def in_tree() -> dict[Shape, dict[str, float]]:
+    """µs by backend that PyTorch's pull requests show of a shape, ``flydsl`` its own kernel.
+
+    They let FlyDSL and Triton search exhaustively for dense shapes. Where a table came out
+    twice the later one counts.
+    """
+    found: dict[Shape, dict[str, float]] = {}
+    for line in sorted(_pytorch(), key=lambda line: line["id"] in IN_TREE[2:]):
+        if line["id"] in IN_TREE:
+            m, n, k = (int(line[name]) for name in "MNK")
+            rows = group_rows(int(line["G"]), line["group_sizes"]) if line["G"] else ()
+            kind = line["dtype_in"]
+            op = "grouped" if rows else "mm" if kind == "bf16" else "scaled"
+            shape = Shape(op, kind, m, n, k, "NN" if rows else "NT", rows)
+            found[shape] = found.get(shape, {}) | _times(line)
+    return found
+
+
+@functools.cache
+def _aiter(kind: str) -> dict[tuple[int, int, int], float]:
+    found: dict[tuple[int, int, int], float] = {}
+    for row in rows(kind):
+        found[row.shape] = min(row.us, found.get(row.shape, math.inf))
+    return found
+
+
+def figures(shape: Shape) -> dict[str, float]:
+    """Published µs of a shape by who took it: `in_tree`, and ``aiter tuned`` of AITER's tables."""
+    found = dict(in_tree().get(shape, {}))
+    if shape.kind in KINDS and not shape.rows:
+        us = _aiter(shape.kind).get((shape.m, shape.n, shape.k))
+        found |= {} if us is None else {"aiter tuned": us}
+    return found

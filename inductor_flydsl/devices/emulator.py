@@ -75,12 +75,35 @@ def shim_library() -> Path:
     return library
 
 
+@dataclass(frozen=True)
+class HostLaunch:
+    """A launch as FlyDSL's host launcher hands it to the runtime library.
+
+    Attributes:
+        text: assembly of the module, of which `kernel` is the kernel.
+        grid, block: workgroups, and work-items of one, in x, y, z.
+        dynamic_lds: bytes beyond the kernel's own.
+        kernarg: the explicit arguments as the kernel reads them, addresses in them.
+    """
+
+    text: str
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_lds: int
+    kernarg: bytes
+
+
 @dataclass
 class _Request:
-    """One launch under way: what it may touch, how it runs, and how it went."""
+    """One launch under way: what it may touch, how it runs, and how it went.
 
-    memory: emulator.Memory
-    options: emulator.Options
+    memory: None where the launch is to be noted and not run.
+    """
+
+    memory: emulator.Memory | None = None
+    options: emulator.Options = emulator.Options()
+    launch: HostLaunch | None = None
     result: emulator.RunResult | None = None
     error: BaseException | None = None
 
@@ -115,15 +138,20 @@ class _Bridge:
             kernarg = bytearray(kernel.kernarg_size)
             for arg, pointer in zip(visible, params[:count], strict=True):
                 kernarg[arg.offset : arg.offset + arg.size] = ctypes.string_at(pointer, arg.size)
-            request.result = emulator.run(
-                kernel,
-                tuple(shape[0:3]),
-                tuple(shape[3:6]),
+            request.launch = HostLaunch(
+                text.decode(), kernel.name, tuple(shape[0:3]), tuple(shape[3:6]), lds,
                 bytes(kernarg),
-                request.memory,
-                request.options,
-                dynamic_lds=lds,
-            )
+            )  # fmt: skip
+            if request.memory is not None:
+                request.result = emulator.run(
+                    kernel,
+                    request.launch.grid,
+                    request.launch.block,
+                    request.launch.kernarg,
+                    request.memory,
+                    request.options,
+                    dynamic_lds=lds,
+                )
         except BaseException as error:  # ctypes would print and drop it; `launch` raises it.
             request.error = error
 
@@ -133,15 +161,43 @@ def _bridge() -> _Bridge:
     return _Bridge()
 
 
-def _sample(integers: dict[str, int], splits: int) -> tuple[int, ...]:
-    """Workgroup ids over the grid, the first and the last tile among them.
+def capture(call: Callable[[], Any]) -> HostLaunch:
+    """What `call` launches through FlyDSL's host launcher on `shim_library`; nothing is run.
 
-    All splits of a tile are taken or none, so that the one that comes last does its reduction.
+    Raises:
+        LaunchFailed: it launched nothing, or its arguments are not the kernel's.
     """
-    tiles = integers["grid"] // splits
+    bridge = _bridge()
+    with bridge.lock:
+        request = _Request()
+        bridge.request = request
+        try:
+            call()
+        finally:
+            bridge.request = None
+    if request.error is not None:
+        raise LaunchFailed(f"{type(request.error).__name__}: {request.error}")
+    if request.launch is None:
+        raise LaunchFailed("FlyDSL's launcher returned without a launch")
+    return request.launch
+
+
+def sampled_workgroups(groups: int, splits: int = 1) -> tuple[int, ...]:
+    """Workgroup ids over a grid of `groups` that time it, the first and the last tile among them.
+
+    All `splits` of a tile are taken or none, so that the one that comes last does its reduction.
+    """
+    tiles = groups // splits
     wanted = max(2, SAMPLED_WORKGROUPS // splits)
     chosen = {i * (tiles - 1) // (wanted - 1) for i in range(wanted)}
     return tuple(sorted(t + s * tiles for t in chosen for s in range(splits)))
+
+
+def timing_options(sample: tuple[int, ...]) -> emulator.Options:
+    """How a launch is run for its time: landing at issue, no findings, `sample` alone."""
+    return emulator.Options(
+        landing="eager", order="lockstep", findings=False, sample_workgroups=sample
+    )
 
 
 class EmulatorDevice:
@@ -183,7 +239,7 @@ class EmulatorDevice:
         _bridge()
         integers = launch_arguments(problem, config)
         bound = load(artifact, shim_library()).bind(integers)
-        sample = _sample(integers, config.split_k)
+        sample = sampled_workgroups(integers["grid"], config.split_k)
         scratch = Workspace(problem, config)
 
         def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
@@ -201,12 +257,7 @@ class EmulatorDevice:
     def _options(self, sample: tuple[int, ...]) -> emulator.Options:
         chosen = settings.current()
         if self._timing:
-            return emulator.Options(
-                landing="eager",
-                order="lockstep",
-                findings=False,
-                sample_workgroups=sample,
-            )
+            return timing_options(sample)
         return emulator.Options(
             landing=chosen.emulator_landing,
             order=chosen.emulator_order,

@@ -76,8 +76,8 @@ class RunResult:
 
     instructions: wave-instructions executed. findings: hazards, worst first. time_us: an estimate
     on the named `clock`, for the whole grid even where workgroups were sampled. stats by name:
-    workgroups_run, instructions by class of the whole grid, and, where timed: cycles and
-    frequency_ghz of the body, mfma_utilisation of the chip and (…_loop) of a CU's main loop,
+    workgroups, workgroups_run, instructions by class of the whole grid, and, where timed: cycles
+    and frequency_ghz of the body, mfma_utilisation of the chip and (…_loop) of a CU's main loop,
     waves_per_simd, bound (what the launch waits for most), and how the time is made up. conflicts:
     where timed, the LDS instructions of the followed workgroups that meet at banks, dearest first.
     """
@@ -220,7 +220,10 @@ class _Run:
     def _counts(self) -> dict[str, float | str]:
         """Wave-instructions of the whole grid by class."""
         scale = self.launch.groups / len(self.ids)
-        stats: dict[str, float | str] = {"workgroups_run": float(len(self.ids))}
+        stats: dict[str, float | str] = {
+            "workgroups": float(self.launch.groups),
+            "workgroups_run": float(len(self.ids)),
+        }
         totals: dict[str, float] = {}
         for inst, n in zip(self.launch.kernel.program.instructions, self.hits, strict=False):
             if n:

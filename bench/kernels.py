@@ -1,0 +1,177 @@
+"""Our kernels beside PyTorch's in-tree FlyDSL's and Triton's: `python -m bench.kernels`.
+
+One emulator, one clock, one run. Clock: ``emulated``, cycle-approximate times of a gfx950 that
+runs on this CPU; nothing here was measured on a GPU. Every kernel of a shape gets the same random
+operands, is run on the same sample of its workgroups, and its numbers are looked at.
+
+- ours: the model's first candidates, as the tuner takes them (`--candidates`);
+- vendored: the FLYDSL kernels inside the installed torch (2.15 or later), every configuration that
+  its heuristics list by default with autotuning on;
+- triton: a matrix multiplication like Inductor's template, in every configuration that Inductor
+  lists by default for ROCm, compiled for gfx950.
+
+A peer's configuration that the analytic model predicts to be over `--within` times slower than
+that peer's best is not run. The ratio in the column "ours" is the peer's time over ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from . import published, standings, suites
+from .contest import Contestant, enter
+from .isa_runs import on_one_core
+from .launches import RecipeCache
+from .output import finish, parser, versions
+from .problems import operands_of
+from .suites import Shape
+
+CANDIDATES, QUICK_CANDIDATES = 12, 4
+WITHIN, QUICK_WITHIN = 3.0, 1.3
+# Geometric mean over a peer that is asked for, and the least on any shape.
+TARGETS = {
+    ("mm", "vendored"): 1.15, ("mm", "triton"): 1.30, ("scaled", "vendored"): 1.10,
+    ("grouped", "vendored"): 1.15, ("grouped", "triton"): 1.30,
+}  # fmt: skip
+LEAST = 0.97
+FEW_ROWS, FEW_ROWS_TARGET = 16, 1.5
+
+
+def default_cache() -> Path:
+    """The user's cache directory for compiled peers."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "inductor_flydsl" / "peers"
+
+
+def contestants(cache: Path, candidates: int) -> list[Contestant]:
+    """Who is compared, ours first."""
+    from .ours import Ours
+    from .peer_flydsl import VendoredFlyDSL
+    from .peer_triton import Triton
+
+    kept = RecipeCache(cache)
+    return [Ours(candidates), VendoredFlyDSL(kept), Triton(kept)]
+
+
+def compare(shape: Shape, options: argparse.Namespace) -> standings.Standing:
+    """All contestants on one shape."""
+    operands = operands_of(shape)
+    entries = {}
+    for contestant in contestants(options.cache, options.candidates):
+        within = 0.0 if contestant.name == standings.OURS else options.within
+        entries[contestant.name] = enter(contestant, operands, within)
+    return standings.Standing(shape, entries, published.figures(shape))
+
+
+def compared(shapes: Sequence[Shape], options: argparse.Namespace) -> Iterator[standings.Standing]:
+    """`compare` of each shape, in order; in `options.jobs` processes where that is over one."""
+    if options.jobs == 1:
+        yield from (compare(shape, options) for shape in shapes)
+        return
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(compare, shapes, [options] * len(shapes))
+
+
+def unmet(op: str, found: Sequence[standings.Standing]) -> list[str]:
+    """The targets that are not met, in words."""
+    missed = []
+    for name, mean in standings.means(found).items():
+        target = TARGETS.get((op, name.split(",")[0]))
+        if target and mean["geomean"] < target:
+            missed.append(f"ours over {name}: {mean['geomean']:.3f}x, at least {target}x")
+    for standing in found:
+        for peer in standing.entries:
+            speed = standing.speed(peer) if peer != standings.OURS else None
+            few = op == "mm" and peer == "vendored" and standing.shape.m <= FEW_ROWS
+            least = FEW_ROWS_TARGET if few else LEAST
+            if speed is not None and speed < least:
+                name = f"{standing.shape.name} {standing.shape.kind}"
+                missed.append(f"{name}: {speed:.2f}x over {peer}, at least {least}x")
+    return missed
+
+
+def header(options: argparse.Namespace, count: int) -> str:
+    """What the times are, and of which versions."""
+    from inductor_flydsl import model
+
+    known = versions()
+    used = ", ".join(f"{name} {known[name]}" for name in ("torch", "flydsl", "triton"))
+    errors = ", ".join(
+        f"{kind} {low:.2f}-{high:.2f}" for kind, (low, high) in model.CALIBRATION.items()
+    )
+    return (
+        f"clock: emulated (gfx950, cycle-approximate; no GPU was used); {used}, {known['date']}\n"
+        f"its error: published/emulated is shown beside; the model that picks candidates has "
+        f"published/predicted p10-p90 of {errors}\n"
+        f"{count} shapes of {options.op}; ours: best of {options.candidates} candidates; peers: "
+        f"their default configurations, those left out that the model predicts over "
+        f"{options.within:g}x slower than their best"
+    )
+
+
+def arguments_of(given: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; raises SystemExit where it can't be read."""
+    made = parser(__doc__)
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    made.add_argument("--op", choices=suites.OPS, default="mm", help="what is computed (mm)")
+    made.add_argument("--shapes", metavar="LIST", help="M,N,K;M,N,K… or a part of the suite: 2:5")
+    made.add_argument("--candidates", type=int, metavar="N", help=f"of ours ({CANDIDATES})")
+    made.add_argument("--within", type=float, metavar="X",
+                      help=f"run peers' configurations predicted within X times their best; "
+                           f"0: all ({WITHIN:g})")  # fmt: skip
+    made.add_argument("--cache", type=Path, default=default_cache(), metavar="DIR",
+                      help="where compiled peers are kept (%(default)s)")  # fmt: skip
+    made.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (1)")
+    options = made.parse_args(given)
+    quick = options.quick
+    options.candidates = options.candidates or (QUICK_CANDIDATES if quick else CANDIDATES)
+    if options.within is None:
+        options.within = QUICK_WITHIN if quick else WITHIN
+    for name in ("candidates", "jobs"):
+        if getattr(options, name) < 1:
+            made.error(f"--{name} {getattr(options, name)}: at least 1")
+    if options.plot and importlib.util.find_spec("matplotlib") is None:
+        made.error("--plot needs matplotlib: pip install 'inductor-flydsl[bench]'")
+    try:
+        options.chosen = suites.chosen(options.op, options.shapes, quick)
+    except suites.BadShapes as error:
+        made.error(str(error))
+    return options
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Prints a block a shape and the means; --check fails where a target is missed."""
+    options = arguments_of(given)
+    shapes: list[Shape] = options.chosen
+    print(header(options, len(shapes)))
+    print(standings.HEADER)
+    found = []
+    for standing in compared(shapes, options):
+        print(standings.block(standing), flush=True)
+        found.append(standing)
+    print(standings.summary(found))
+    if options.plot:
+        standings.plot(options.plot, f"{options.op}, gfx950", found)
+    results: dict[str, Any] = {
+        "clock": "emulated",
+        "op": options.op,
+        "candidates": options.candidates,
+        "within": options.within,
+        "standings": [standing.to_json() for standing in found],
+        "means": standings.means(found),
+        "published_over_emulated": standings.clock_error(found),
+    }
+    return finish(options, results, unmet(options.op, found))
+
+
+if __name__ == "__main__":
+    on_one_core("bench.kernels", sys.argv[1:])
+    sys.exit(main())

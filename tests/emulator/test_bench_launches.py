@@ -1,0 +1,121 @@
+"""The comparison of kernels on tiny shapes: ours, and peers where they are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("flydsl")
+
+from bench import kernels, launches, ours, peer_flydsl, peer_triton, problems, suites  # noqa: E402
+from bench.launches import RecipeCache, WrongLaunch  # noqa: E402
+from bench.problems import Missing  # noqa: E402
+
+TINY = suites.Shape("mm", "bf16", 40, 64, 128)
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+@pytest.fixture(scope="module")
+def operands() -> problems.Operands:
+    return problems.operands_of(TINY)
+
+
+def test_ours_alone_end_to_end(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(kernels, "contestants", lambda cache, count: [ours.Ours(count)])
+    file = tmp_path / "out.json"
+    assert kernels.main(["--shapes", "40,64,128", "--candidates", "2", "--json", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("clock: emulated") and "40x64x128 bf16 NT" in text
+    data = json.loads(file.read_text())
+    entry = data["standings"][0]["entries"]["ours"]
+    assert len(entry["timed"]) == 2 and not entry["failed"] and data["clock"] == "emulated"
+    assert 2.0 < entry["best"]["us"] < 50.0 and entry["best"]["bound"]
+    assert entry["best"]["us"] == min(one["us"] for one in entry["timed"])
+
+
+def product(operands: problems.Operands):
+    return (operands.tensors["a"].double() @ operands.tensors["b"].double()).bfloat16()
+
+
+def test_numbers_are_looked_at(operands) -> None:
+    c = operands.tensors["c"]
+    operands.reset()
+    with pytest.raises(WrongLaunch, match="0 elements written of 2560"):
+        launches.check_numbers(operands, 1.0)
+    c[:20] = product(operands)[:20]
+    launches.check_numbers(operands, 0.5)
+    launches.check_numbers(operands, 1.0)
+    c[19:20] = float("nan")
+    with pytest.raises(WrongLaunch, match="1216 elements written of 2560"):
+        launches.check_numbers(operands, 1.0)
+    c.copy_(product(operands))
+    c[:, 3] = c[:, 4].clone()
+    with pytest.raises(WrongLaunch, match="of 64 elements looked at"):
+        launches.check_numbers(operands, 1.0)
+
+
+def test_a_kernel_that_writes_zeros_does_not_win(operands) -> None:
+    def zeros(operands: problems.Operands):
+        operands.tensors["c"].zero_()
+        stats = {"workgroups": 1.0, "workgroups_run": 1.0}
+        return SimpleNamespace(stats=stats, time_us=0.1)
+
+    from bench.contest import Candidate, enter
+
+    class Cheat:
+        name = "cheat"
+
+        def candidates(self, shape: suites.Shape) -> list[Candidate]:
+            return [Candidate("zeros", 1.0, zeros)]
+
+    entry = enter(Cheat(), operands)
+    assert entry.best is None and "wrong numbers" in entry.failed["zeros"]
+
+
+def test_the_vendored_kernel_takes_part_or_says_why(operands, tmp_path) -> None:
+    peer = peer_flydsl.VendoredFlyDSL(RecipeCache(tmp_path))
+    if VERSION < (2, 15):
+        with pytest.raises(Missing, match=rf"torch {torch.__version__.split('+')[0]}.* has no"):
+            peer.candidates(TINY)
+        return
+    modules = peer_flydsl.vendored()
+    counts = {
+        m: len(peer_flydsl.configurations(modules, suites.Shape("mm", "bf16", m, 4096, 4096)))
+        for m in (16, 4096)
+    }
+    assert counts[4096] == 2 and counts[16] > 20
+    one = peer.candidates(TINY)[0]
+    operands.reset()
+    first = one.launch(operands)
+    launches.check_numbers(operands, 1.0)
+    # From disk: other operands, the same time.
+    again = problems.operands_of(TINY, seed=1)
+    result = one.launch(again)
+    launches.check_numbers(again, 1.0)
+    assert result.time_us == pytest.approx(first.time_us) and first.time_us > 2.0
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_triton_takes_part_or_says_why(operands, tmp_path) -> None:
+    peer = peer_triton.Triton(RecipeCache(tmp_path))
+    if not HAS_TRITON:
+        with pytest.raises(Missing, match="triton is not installed"):
+            peer.candidates(TINY)
+        return
+    found = peer.candidates(TINY)
+    assert len(found) > 10
+    operands.reset()
+    result = found[-1].launch(operands)
+    launches.check_numbers(operands, 1.0)
+    assert result.time_us > 2.0 and result.stats["mfma_instructions"] > 0
+
+
+@pytest.mark.parametrize("op", ["scaled", "grouped"])
+def test_what_is_not_there_yet_is_said(op: str) -> None:
+    with pytest.raises(Missing, match="no kernel of ours yet"):
+        ours.Ours(1).candidates(suites.suite(op)[0])
