@@ -13,16 +13,20 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 export TORCHINDUCTOR_CACHE_DIR ?= $(CURDIR)/build/inductor
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint matrix clean
+.PHONY: demo model test lint matrix clean
 
-$(READY): pyproject.toml
+$(VENV)/.ready-%: pyproject.toml
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "torch==$(TORCH)" "flydsl==$(FLYDSL)"
-	$(BIN)/pip install -q -e ".[$(EXTRAS)]"
+	$(BIN)/pip install -q -e ".[$(subst -,$(comma),$*)]"
 	touch $@
 
 demo: $(READY)
 	INDUCTOR_FLYDSL_DEVICE=emulator $(BIN)/inductor-flydsl demo
+
+# A sentence encoder with its published weights; the numbers must be eager's.
+model: $(VENV)/.ready-model
+	INDUCTOR_FLYDSL_DEVICE=emulator $(BIN)/python examples/minilm.py
 
 # One thread a process: the workers share the cores.
 test: $(READY)
