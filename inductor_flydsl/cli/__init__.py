@@ -1,6 +1,7 @@
 """The command `inductor-flydsl`.
 
-Data goes to stdout, messages to stderr. Exit status: 0 done, 1 failed, 2 wrong usage. The verbs
+Data goes to stdout, messages to stderr. Exit status: 0 done, 1 failed, 2 wrong usage, and as
+a shell has it for a reader that left (141). The verbs
 are in this package's modules, each imported when it is asked for.
 """
 
@@ -10,6 +11,7 @@ import contextlib
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -41,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader has gone; Python's own flush at exit must not complain about it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         say("interrupted")
         return FAILED

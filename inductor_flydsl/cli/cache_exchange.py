@@ -66,7 +66,7 @@ def _choice(record: TuningRecord | None) -> str:
     if record is None:
         return "no record"
     best = record.best_measurement
-    return "none works" if best is None else f"{best.config.name} {microseconds(best.us)} us"
+    return record.verdict if best is None else f"{record.verdict} {microseconds(best.us)} us"
 
 
 def _ratio(row: dict[str, Any]) -> str:
@@ -156,10 +156,9 @@ def import_(arguments: argparse.Namespace, store: Store) -> int:
 def _conflict(merge: Merge) -> tuple[object, ...]:
     assert merge.conflict is not None
     held, imported = merge.conflict
-    now = merge.merged.best
-    problem = merge.merged.key.problem
-    name = "none works" if now is None else now.name
-    return (merge.id[:SHOWN_KEY], problem, held.name, imported.name, name)
+    merged = merge.merged
+    names = (held.name, imported.name, merged.verdict)
+    return (merge.id[:SHOWN_KEY], merged.key.problem, *names)
 
 
 def _merge_row(merge: Merge) -> dict[str, Any]:

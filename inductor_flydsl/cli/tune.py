@@ -165,7 +165,7 @@ def _print(arguments: argparse.Namespace, outcomes: list[Outcome]) -> None:
             GemmProblem.from_json(row["problem"]),  # type: ignore[arg-type]
             row["device"],
             row["clock"],
-            row["best"] or "none works",
+            row["verdict"],
             microseconds(row["us"]),  # type: ignore[arg-type]
             row["measured_now"],
         )

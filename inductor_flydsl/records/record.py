@@ -224,6 +224,14 @@ class TuningRecord:
             raise BadArgument("best", self.best.name, "has no valid measurement", "measure it")
 
     @property
+    def verdict(self) -> str:
+        """Name of the choice, or in words why there is none."""
+        if self.best is not None:
+            return self.best.name
+        tried = any(m.tried for m in self.measurements)
+        return "none works" if tried else "none measured yet"
+
+    @property
     def full_key(self) -> RecordKey:
         return RecordKey(target=self.key, environment=self.environment)
 

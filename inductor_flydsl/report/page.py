@@ -74,10 +74,11 @@ def _choices(clock: str, records: Iterable[TuningRecord]) -> str:
     rows = []
     for r in records:
         best = r.best_measurement
-        name = "none works" if best is None else best.config.name
         us, spread = ("-", "-") if best is None else (_us(best.us), _us(best.spread_us))
         rate = "-" if best is None else f"{r.key.problem.flops / best.us / 1e6:.1f}"
-        rows.append((str(r.key.problem), name, us, spread, rate, _lead(r), len(r.measurements)))
+        rows.append(
+            (str(r.key.problem), r.verdict, us, spread, rate, _lead(r), len(r.measurements))
+        )
     return _table(header, rows, numeric=range(2, 7))
 
 

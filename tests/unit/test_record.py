@@ -10,6 +10,7 @@ from unit_fakes import CONFIGS, ENVIRONMENT, measured, record, target
 from inductor_flydsl.devices.base import Clock
 from inductor_flydsl.errors import BadArgument, RecordCorrupt
 from inductor_flydsl.records import Measurement, TuningRecord, choose
+from inductor_flydsl.records.record import NOT_MEASURED
 
 A, B, C = CONFIGS[:3]
 
@@ -45,6 +46,14 @@ def test_choose_takes_the_fastest_valid() -> None:
             assert best is None
         else:
             assert best == CONFIGS[times.index(min(times))]
+
+
+def test_a_verdict_tells_what_failed_from_what_was_not_reached() -> None:
+    unreached = measured(B, math.inf, failure=f"{NOT_MEASURED}: the budget ran out")
+    failed = measured(A, math.inf, failure="LaunchFailed: no")
+    assert record([measured(C, 2.0), failed]).verdict == C.name
+    assert record([failed, unreached]).verdict == "none works"
+    assert record([unreached], effort="partial").verdict == "none measured yet"
 
 
 def test_the_incumbent_stays_within_the_spread() -> None:
