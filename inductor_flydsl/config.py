@@ -10,9 +10,12 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from .arch import GFX950
 from .errors import ConfigError
 from .fusion import Fusion
+from .grouping import Axis
 from .problem import DType, GemmProblem, Layout
+from .signature import TENSORS
 
 PIPELINES = ("staged", "hti")
 MFMA_M = MFMA_N = 16
@@ -32,6 +35,8 @@ class GemmConfig:
         group_m: tiles of M that run before N advances, for L2 reuse; 0 means row by row.
         xcd_remap: give each XCD (L2 slice) a contiguous run of tiles.
         split_k: workgroups that share a tile of C, each with a slice of K.
+        persistent: workgroups a compute unit that take the tiles of a grouped problem in turn; 0
+            gives each tile a workgroup of its own.
     """
 
     pipeline: str = "staged"
@@ -44,6 +49,7 @@ class GemmConfig:
     group_m: int = 0
     xcd_remap: bool = False
     split_k: int = 1
+    persistent: int = 0
 
     def __post_init__(self) -> None:
         if self.pipeline not in PIPELINES:
@@ -54,6 +60,9 @@ class GemmConfig:
                 raise ConfigError(name, value, "is not a positive integer", "see GemmConfig")
         if not isinstance(self.group_m, int) or self.group_m < 0:
             raise ConfigError("group_m", self.group_m, "is negative", "use 0 for row by row")
+        if not isinstance(self.persistent, int) or self.persistent < 0:
+            way = "use 0 for a workgroup a tile"
+            raise ConfigError("persistent", self.persistent, "is negative", way)
 
     @property
     def waves(self) -> int:
@@ -100,7 +109,7 @@ class GemmConfig:
         return tiles * self.split_k * self.tile_m * self.tile_n * 4, tiles
 
     def tiles(self, problem: GemmProblem) -> tuple[int, int]:
-        """Tiles along M and N, the last of each possibly partial."""
+        """Tiles along M and N, the last of each possibly partial; groups are not told apart."""
         return -(-problem.m // self.tile_m), -(-problem.n // self.tile_n)
 
     @property
@@ -110,7 +119,8 @@ class GemmConfig:
         text += f"_w{self.waves_m}x{self.waves_n}"
         text += f"_g{self.group_m}" if self.group_m else ""
         text += "_xcd" if self.xcd_remap else ""
-        return text + (f"_k{self.split_k}" if self.split_k > 1 else "")
+        text += f"_k{self.split_k}" if self.split_k > 1 else ""
+        return text + (f"_p{self.persistent}" if self.persistent else "")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -157,6 +167,8 @@ class KernelSpec:
         k_tail: the last K step is partial, so fragments are masked there.
         batched: there is a batch index.
         fusion: what is computed between the accumulators and C.
+        ragged: the extent whose groups' ends are read from the offsets.
+        group_waves: waves that hold an offset a lane.
         config: the chosen tile and pipeline.
     """
 
@@ -170,21 +182,27 @@ class KernelSpec:
     config: GemmConfig
     batched: bool = False
     fusion: Fusion | None = None
+    ragged: Axis | None = None
+    group_waves: int = 0
 
     @classmethod
     def of(cls, problem: GemmProblem, config: GemmConfig) -> KernelSpec:
         """The kernel that computes `problem` with `config`."""
+        grouping = problem.grouping
+        ragged = grouping.axis if grouping else None
         return cls(
             dtype=problem.dtype,
             out_dtype=problem.out_dtype,
             layout=problem.layout,
-            a_load=load_kind(problem.a_align, problem.a_inner),
-            b_load=load_kind(problem.b_align, problem.b_inner),
+            a_load=_load_of(problem, "a"),
+            b_load=_load_of(problem, "b"),
             store_bytes=store_width(problem),
-            k_tail=problem.k % config.tile_k != 0,
+            k_tail=ragged is Axis.K or problem.k % config.tile_k != 0,
             config=config,
             batched=problem.batch > 1,
             fusion=problem.fusion,
+            ragged=ragged,
+            group_waves=-(-grouping.groups // WAVE_SIZE) if grouping else 0,
         )
 
     @property
@@ -192,6 +210,7 @@ class KernelSpec:
         """A legal symbol: the kernel's name in profilers, autotune tables and the ISA."""
         tail = "_kt" if self.k_tail else ""
         tail += "_b" if self.batched else ""
+        tail += f"_r{self.ragged.value}{self.group_waves}" if self.ragged else ""
         tail += f"_f{self.fusion.digest[:8]}" if self.fusion else ""
         io = f"{self.dtype.name}_{self.out_dtype.name}_{self.layout.value}".lower()
         return (
@@ -203,6 +222,7 @@ class KernelSpec:
         for name in ("dtype", "out_dtype", "layout"):
             data[name] = data[name].value
         data["fusion"] = self.fusion and self.fusion.to_json()
+        data["ragged"] = self.ragged and self.ragged.value
         return data | {"config": self.config.to_json()}
 
     @classmethod
@@ -216,6 +236,7 @@ class KernelSpec:
                     "layout": Layout(data["layout"]),
                     "config": GemmConfig.from_json(data["config"]),
                     "fusion": data["fusion"] and Fusion.from_json(data["fusion"]),
+                    "ragged": data.get("ragged") and Axis(data["ragged"]),
                 }
             )
         )
@@ -227,26 +248,98 @@ class KernelSpec:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _load_of(problem: GemmProblem, operand: str) -> str:
+    """How A or B reaches LDS."""
+    align, inner = (getattr(problem, f"{operand}_{of}") for of in ("align", "inner"))
+    contiguous = getattr(problem.layout, f"{operand}_k_contiguous")
+    if contiguous and problem.grouping is not None and problem.grouping.axis is Axis.K:
+        # A group begins at any element of a row, and nothing before it may count.
+        return "gather"
+    return load_kind(align, inner)
+
+
 def store_width(problem: GemmProblem) -> int:
     """Bytes of one store of C: the widest that never crosses N and is always aligned."""
+    size = problem.out_dtype.bytes
+    if problem.grouping is not None and problem.grouping.axis is Axis.N:
+        # A group begins at any element of a row.
+        return size
     width = problem.c_align
-    while problem.n * problem.out_dtype.bytes % width:
+    while problem.n * size % width:
         width //= 2
-    return max(width, problem.out_dtype.bytes)
+    return max(width, size)
 
 
-def launch_arguments(problem: GemmProblem, config: GemmConfig) -> dict[str, int]:
+def launch_arguments(
+    problem: GemmProblem, config: GemmConfig, compute_units: int = GFX950.compute_units
+) -> dict[str, int]:
     """The integers a kernel takes, by the names of `signature.INTEGERS`.
 
     ``grid`` is the number of workgroups of one batch; those not named here are zero.
+
+    Args:
+        problem, config: what is launched.
+        compute_units: of the device.
     """
-    tiles_m, tiles_n = config.tiles(problem)
     p = problem
     values = {name: getattr(p, name) for name in ("m", "n", "k", "lda", "ldb", "ldc")}
     values |= {name: getattr(p, name) for name in ("a_inner", "b_inner", "batch")}
     values |= {name: getattr(p, name) for name in ("a_batch", "b_batch", "c_batch")}
-    values |= {"grid": tiles_m * tiles_n * config.split_k, "k_split": config.split_extent(p)}
+    values |= {"grid": _grid(p, config, compute_units), "k_split": config.split_extent(p)}
+    if p.grouping is not None:
+        values["groups"] = p.grouping.groups
     for index, strides in enumerate(p.tensors):
         for axis, stride in zip(("batch", "row", "column"), strides, strict=True):
             values[f"t{index}_{axis}"] = stride
     return values
+
+
+def _grid(problem: GemmProblem, config: GemmConfig, compute_units: int) -> int:
+    if problem.grouping is None:
+        tiles_m, tiles_n = config.tiles(problem)
+        return tiles_m * tiles_n * config.split_k
+    most = max_tiles(problem, config)
+    return min(most, config.persistent * compute_units) if config.persistent else most
+
+
+def max_tiles(problem: GemmProblem, config: GemmConfig) -> int:
+    """Tiles that a grouped problem may have, wherever its groups end.
+
+    Every group but an empty one may end in a partial tile, and begin in one where tiles begin at
+    whole chunks (`chunk_starts`).
+    """
+    assert problem.grouping is not None
+    tiles_m, tiles_n = config.tiles(problem)
+    axis, groups = problem.grouping.axis, problem.grouping.groups
+    if axis is Axis.K:
+        return tiles_m * tiles_n * groups
+    extent, tile, others = (
+        (problem.m, config.tile_m, tiles_n)
+        if axis is Axis.M
+        else (problem.n, config.tile_n, tiles_m)
+    )
+    live = min(groups, extent)
+    before = START - 1 if chunk_starts(KernelSpec.of(problem, config)) else 0
+    return (live + (extent + live * before - live) // tile) * others
+
+
+# Elements of an operand's line at whose multiples tiles begin where DMA needs aligned starts.
+START = 8
+
+
+def chunk_starts(spec: KernelSpec) -> bool:
+    """Whether tiles of a ragged extent begin at multiples of START, a little before their group.
+
+    So they do where neighbours along that extent are neighbours in memory, and come by DMA.
+    """
+    if spec.ragged is Axis.M:
+        return not spec.layout.a_k_contiguous and spec.a_load != "gather"
+    if spec.ragged is Axis.N:
+        return not spec.layout.b_k_contiguous and spec.b_load != "gather"
+    return False
+
+
+def extra_pointers(problem: GemmProblem) -> tuple[str, ...]:
+    """Names, of `signature.POINTERS`, of what a kernel is called with after C, A and B."""
+    offsets = ("offsets",) if problem.grouping is not None else ()
+    return offsets + TENSORS[: len(problem.tensors)]

@@ -21,12 +21,16 @@ from . import timing
 from .config import GemmConfig
 from .devices.base import Clock, Device, Kernel
 from .errors import WrongNumbers
-from .numerics import Accuracy, accuracy, check, check_bytes, compare, operands, reduced
+from .grouping import Split
+from .numerics import Accuracy, accuracy, check, check_bytes, compare, launches, operands, reduced
 from .problem import GemmProblem
 from .records import NOT_MEASURED, Measurement, now_utc
 
 if TYPE_CHECKING:
     from .compiler import Artifact
+
+# What the time of a grouped problem is of: nobody knows on the host where groups will end.
+SPLITS_NOTE = f"mean over groups that are {', '.join(split.value for split in Split)}"
 
 __all__ = [
     "Accuracy",
@@ -157,13 +161,14 @@ class _Session:
         where = self.device.torch_device
         seeds = range(self.seed + 1, self.seed + 1 + rotation.sets)
         try:
-            sets = [operands(self.problem, where, seed=seed) for seed in seeds]
+            sets = [launches(self.problem, where, seed=seed) for seed in seeds]
         except Exception as error:
             for run in runs:
                 run.fail(error)
             return
         for run in runs:
             begin(run.index)
+            run.notes += [SPLITS_NOTE] if self.problem.grouping else []
             run.notes += [rotation.note] if rotation.note else []
             try:
                 run.kernel = self.device.load(run.artifact, self.problem, run.config)
@@ -173,20 +178,24 @@ class _Session:
         if self.device.clock is Clock.EMULATED:
             self._time_exactly(live, sets[0], begin)
         else:
-            self._race(live, sets, begin)
+            self._race(live, [launch for one in sets for launch in one], begin)
 
-    def _time_exactly(self, runs: list[_Run], operands: Any, begin: Callable[[int], None]) -> None:
+    def _time_exactly(
+        self, runs: list[_Run], operands: list[Any], begin: Callable[[int], None]
+    ) -> None:
         for run in runs:
             if self.late():
                 run.failure = f"{NOT_MEASURED}: the budget ran out"
                 continue
             begin(run.index)
             try:
-                found = self.device.time(_launch(run, operands))
+                found = [self.device.time(_launch(run, launch)) for launch in operands]
             except Exception as error:
                 run.fail(error)
                 continue
-            run.us, run.spread_us, run.rounds = found.us, found.spread_us, found.rounds
+            run.us = sum(time.us for time in found) / len(found)
+            run.spread_us = max(time.spread_us for time in found)
+            run.rounds = sum(time.rounds for time in found)
 
     def _race(self, runs: list[_Run], sets: list[Any], begin: Callable[[int], None]) -> None:
         samplers = {}

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from .arch import Arch
 from .config import C_PAD_BYTES, MFMA_M, MFMA_N, WAVE_SIZE, GemmConfig, load_kind, store_width
+from .grouping import Axis
 from .problem import GemmProblem
 
 CLOCK = "model"
@@ -421,7 +422,15 @@ def _join(a: float, b: float, exponent: float) -> float:
 
 def _workload(problem: GemmProblem) -> Workload:
     p = problem
-    return Workload(p.m, p.n, p.k, p.dtype.bits, 0.0, p.out_dtype.bytes, p.batch)
+    m, n, k, batch = p.m, p.n, p.k, p.batch
+    if p.grouping is not None:
+        # As if the groups were of one size: batches of what a group has.
+        axis, groups = p.grouping.axis, p.grouping.groups
+        batch = min(groups, getattr(p, axis.value))
+        m, n, k = (
+            -(-x // batch) if axis is a else x for x, a in ((m, Axis.M), (n, Axis.N), (k, Axis.K))
+        )
+    return Workload(m, n, k, p.dtype.bits, 0.0, p.out_dtype.bytes, batch)
 
 
 def _tile(problem: GemmProblem, config: GemmConfig) -> Tile:

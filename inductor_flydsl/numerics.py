@@ -17,11 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .config import GemmConfig, KernelSpec
+from .config import WAVE_SIZE, GemmConfig, KernelSpec
 from .devices.base import Device
 from .dtypes import DType
 from .errors import WrongNumbers
 from .fusion import Fusion, TorchOps
+from .grouping import Axis, Split
+from .grouping import offsets as group_ends
 from .problem import GemmProblem
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from .compiler import Artifact
 
 CPU_CHECK_FLOPS = 2 * 256**3 * 8
+# Groups, and tiles along their extent, that a reduced grouped problem keeps.
+CPU_CHECK_GROUPS = 8
+GROUPED_TILES = 3
 # Steps beyond the ring that a reduced problem keeps: the steady state of the loop runs.
 STEADY_STEPS = 2
 # Share of elements that may be off by more than one unit in the last place, for the order in
@@ -71,13 +76,24 @@ def reduced(problem: GemmProblem, config: GemmConfig) -> GemmProblem:
     """
     if problem.flops <= CPU_CHECK_FLOPS:
         return problem
-    small = replace(
-        problem,
-        m=_cut(problem.m, config.tile_m, 1),
-        n=_cut(problem.n, config.tile_n, 1),
-        k=_cut(problem.k, config.tile_k, config.stages + STEADY_STEPS),
-        batch=min(problem.batch, 2),
-    )
+    steps = config.stages + STEADY_STEPS
+    extents: dict[str, Any] = {
+        "m": _cut(problem.m, config.tile_m, 1),
+        "n": _cut(problem.n, config.tile_n, 1),
+        "k": _cut(problem.k, config.tile_k, steps),
+    }
+    grouping = problem.grouping
+    if grouping is not None:
+        # A few tiles or, along K, rings are left for the groups to share.
+        axis = grouping.axis.value
+        unit = getattr(config, f"tile_{axis}") * (steps if axis == "k" else 1)
+        extents[axis] = _cut(getattr(problem, axis), unit, GROUPED_TILES)
+        groups = min(grouping.groups, CPU_CHECK_GROUPS)
+        waves = -(-grouping.groups // WAVE_SIZE)
+        # As many waves of offsets are looked through, though most groups may be empty.
+        groups = max(groups, (waves - 1) * WAVE_SIZE + 1)
+        grouping = replace(grouping, groups=groups)
+    small = replace(problem, **extents, batch=min(problem.batch, 2), grouping=grouping)
     same = KernelSpec.of(small, config) == KernelSpec.of(problem, config)
     return small if same else problem
 
@@ -102,11 +118,12 @@ def check(
         WrongNumbers: the result is not the product; the message says where it is worst.
         InductorFlyDSLError: what the device raised.
     """
-    c, a, b, *tensors = operands(problem, device.torch_device, seed=seed)
+    c, a, b, *others = operands(problem, device.torch_device, seed=seed)
     kernel = device.load(artifact, problem, config)
-    kernel(c, a, b, *tensors)
+    kernel(c, a, b, *others)
     device.synchronize()
-    found = compare(c, a, b, problem.fusion, tensors)
+    offsets = others.pop(0) if problem.grouping else None
+    found = compare(c, a, b, problem.fusion, others, offsets=offsets)
     written = int(_buffer(c).isnan().logical_not().sum())
     if written > c.numel():
         raise WrongNumbers(f"{written - c.numel()} elements outside of C were written")
@@ -114,13 +131,18 @@ def check(
 
 
 def operands(
-    problem: GemmProblem, torch_device: str = "cpu", *, seed: int = 0
+    problem: GemmProblem,
+    torch_device: str = "cpu",
+    *,
+    seed: int = 0,
+    split: Split = Split.SPARSE,
 ) -> tuple[torch.Tensor, ...]:
     """Tensors for a problem, no better aligned than it says.
 
     Returns:
         C[M, N] of ``out_dtype``, its whole buffer NaN; A[M, K] and B[K, N] of ``dtype``, normal;
-        then the tensors of the epilogue, [M, N] each, normal. With more than one batch all have
+        the ends of the groups where there are any, int32, as `split` has them; then the tensors
+        of the epilogue, of C's shape each, normal. What there is more than one of (`copies`) has
         that index in front. Each is a view of a flat buffer with the problem's strides.
     """
     import torch
@@ -128,11 +150,13 @@ def operands(
     p = problem
     generator = torch.Generator(device=torch_device).manual_seed(seed)
 
-    def view(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: DType, align: int) -> Any:
-        if p.batch == 1:
-            strides = strides[1:]
+    def view(
+        sizes: tuple[int, ...], strides: tuple[int, ...], dtype: DType, align: int, copies: int
+    ) -> Any:
+        if copies:
+            sizes = (copies, *sizes)
         else:
-            sizes = (p.batch, *sizes)
+            strides = strides[1:]
         # A 16-byte aligned base would hide a kernel that assumes more than it was promised.
         offset = align // dtype.bytes if align < 16 else 0
         span = sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) + 1
@@ -142,17 +166,34 @@ def operands(
 
     a_strides = (p.lda, p.a_inner) if p.layout.a_k_contiguous else (p.a_inner, p.lda)
     b_strides = (p.b_inner, p.ldb) if p.layout.b_k_contiguous else (p.ldb, p.b_inner)
-    c = view((p.m, p.n), (p.c_batch, p.ldc, 1), p.out_dtype, p.c_align)
+    # A group has an index even where it is the only one; a batch of one has none.
+    axis = p.grouping.axis if p.grouping else None
+    only = (axis is Axis.K, axis is Axis.N, axis is Axis.M)
+    count_c, count_a, count_b = (
+        n if n > 1 or own else 0 for n, own in zip(p.copies, only, strict=True)
+    )
+    c = view((p.m, p.n), (p.c_batch, p.ldc, 1), p.out_dtype, p.c_align, count_c)
     read = [
-        view((p.m, p.k), (p.a_batch, *a_strides), p.dtype, p.a_align),
-        view((p.k, p.n), (p.b_batch, *b_strides), p.dtype, p.b_align),
+        view((p.m, p.k), (p.a_batch, *a_strides), p.dtype, p.a_align, count_a),
+        view((p.k, p.n), (p.b_batch, *b_strides), p.dtype, p.b_align, count_b),
     ]
     for tensor, strides in zip(p.fusion.tensors if p.fusion else (), p.tensors, strict=True):
-        read.append(view((p.m, p.n), strides, tensor.dtype, 16))
+        read.append(view((p.m, p.n), strides, tensor.dtype, 16, count_c))
     _buffer(c).fill_(math.nan)
     for operand in read:
         _buffer(operand).normal_(generator=generator)
-    return (c, *read)
+    if p.grouping is None:
+        return (c, *read)
+    return (c, *read[:2], _offsets(p, torch_device, split), *read[2:])
+
+
+def _offsets(problem: GemmProblem, torch_device: str, split: Split) -> torch.Tensor:
+    import torch
+
+    assert problem.grouping is not None
+    axis, groups = problem.grouping.axis.value, problem.grouping.groups
+    ends = group_ends(getattr(problem, axis), groups, split)
+    return torch.tensor(ends, dtype=torch.int32, device=torch_device)
 
 
 def accuracy(c: torch.Tensor, exact: torch.Tensor) -> Accuracy:
@@ -177,6 +218,8 @@ def compare(
     b: torch.Tensor,
     fusion: Fusion | None = None,
     tensors: Sequence[torch.Tensor] = (),
+    *,
+    offsets: torch.Tensor | None = None,
 ) -> Accuracy:
     """Compare C with the float64 product of A and B, or with what a fused program makes of it.
 
@@ -192,6 +235,8 @@ def compare(
         c: [M, N]; a: [M, K]; b: [K, N]; any floating types and strides, one device; all with a
             batch index in front, or none.
         fusion, tensors: the epilogue and what it reads, each of C's shape.
+        offsets: where the groups of a grouped product end, which A and B then have an index of
+            in front as `torch.nn.functional.grouped_mm` has it.
 
     Raises:
         WrongNumbers: an element is NaN or out of bounds, or too many are more than a unit off.
@@ -199,12 +244,12 @@ def compare(
     import torch
 
     wide_a, wide_b = a.double(), b.double()
-    exact = wide_a @ wide_b
+    exact = product(wide_a, wide_b, offsets)
     k, narrow = a.shape[-1], c.dtype is not torch.float32
     if narrow:
-        bound = k * 2.0**-23 * (wide_a.abs() @ wide_b.abs())
+        bound = k * 2.0**-23 * product(wide_a.abs(), wide_b.abs(), offsets)
     else:
-        bound = 8 * math.sqrt(k) * 2.0**-23 * (wide_a.square() @ wide_b.square()).sqrt()
+        bound = 8 * math.sqrt(k) * 2.0**-23 * product(wide_a**2, wide_b**2, offsets).sqrt()
     if fusion is not None:
         exact, bound = _through(fusion, exact, bound, [t.double() for t in tensors])
     # What the program itself makes NaN, such as the logarithm of a negative number, must be NaN.
@@ -232,6 +277,34 @@ def compare(
             f"{found.outliers} of {c.numel()} elements are more than 1 ulp off, {worst}"
         )
     return found
+
+
+def product(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor:
+    """A @ B; with offsets, group by group in a loop, in any of the grouped forms.
+
+    Args:
+        a, b: with offsets [M, K] and [G, K, N], [G, M, K] and [K, N], or [M, K] and [K, N], where
+            M, N and K respectively are what the groups share.
+        offsets: int [G], where each group ends; None for a plain or batched product.
+
+    Returns:
+        [M, N], or [G, M, N] where K is shared; zero past the last group.
+    """
+    import torch
+
+    if offsets is None:
+        return a @ b
+    ends = offsets.tolist()
+    pieces = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    if a.dim() == b.dim() == 2:
+        return torch.stack([a[:, piece] @ b[piece] for piece in pieces])
+    result = a.new_zeros(a.shape[-2], b.shape[-1])
+    for index, piece in enumerate(pieces):
+        if b.dim() == 3:
+            result[piece] = a[piece] @ b[index]
+        else:
+            result[:, piece] = a[index] @ b[:, piece]
+    return result
 
 
 def _through(
@@ -289,12 +362,13 @@ def operand_bytes(problem: GemmProblem) -> int:
     p = problem
     a_lines, a_length = (p.m, p.k) if p.layout.a_k_contiguous else (p.k, p.m)
     b_lines, b_length = (p.n, p.k) if p.layout.b_k_contiguous else (p.k, p.n)
-    a = (a_lines - 1) * p.lda + (a_length - 1) * p.a_inner + (p.batch - 1) * p.a_batch + 1
-    b = (b_lines - 1) * p.ldb + (b_length - 1) * p.b_inner + (p.batch - 1) * p.b_batch + 1
-    c = (p.m - 1) * p.ldc + p.n + (p.batch - 1) * p.c_batch
+    count_c, count_a, count_b = p.copies
+    a = (a_lines - 1) * p.lda + (a_length - 1) * p.a_inner + (count_a - 1) * p.a_batch + 1
+    b = (b_lines - 1) * p.ldb + (b_length - 1) * p.b_inner + (count_b - 1) * p.b_batch + 1
+    c = (p.m - 1) * p.ldc + p.n + (count_c - 1) * p.c_batch
     size = (a + b) * p.dtype.bytes + c * p.out_dtype.bytes
     for tensor, strides in zip(p.fusion.tensors if p.fusion else (), p.tensors, strict=True):
-        steps = zip((p.batch, p.m, p.n), strides, strict=True)
+        steps = zip((count_c, p.m, p.n), strides, strict=True)
         size += (sum((n - 1) * s for n, s in steps) + 1) * tensor.dtype.bytes
     return size
 
@@ -302,5 +376,18 @@ def operand_bytes(problem: GemmProblem) -> int:
 def check_bytes(problem: GemmProblem) -> int:
     """Memory that `check` takes on the whole problem: operands, and float64 copies of them."""
     p = problem
-    wide = 8 * p.batch * (2 * (p.m * p.k + p.k * p.n) + 6 * p.m * p.n)
+    c, a, b = p.copies
+    wide = 8 * (2 * (p.m * p.k * a + p.k * p.n * b) + 6 * p.m * p.n * c)
     return operand_bytes(p) + wide
+
+
+def launches(problem: GemmProblem, torch_device: str, *, seed: int) -> list[tuple[Any, ...]]:
+    """Operands of the launches whose mean time is the problem's: one, or one a `Split`.
+
+    They share all memory but the offsets.
+    """
+    first = operands(problem, torch_device, seed=seed)
+    if problem.grouping is None:
+        return [first]
+    made = [_offsets(problem, torch_device, split) for split in Split]
+    return [(*first[:3], offsets, *first[4:]) for offsets in made]

@@ -10,6 +10,7 @@ from typing import Any
 from .dtypes import DType
 from .errors import ProblemError
 from .fusion import Fusion
+from .grouping import Axis, Grouping
 
 
 class Layout(enum.Enum):
@@ -50,8 +51,8 @@ BATCH_STRIDES = ("a_batch", "b_batch", "c_batch")
 class GemmProblem:
     """C[M, N] = A[M, K] @ B[K, N], fp32 accumulate, every extent at least 1.
 
-    With ``batch`` above 1 there is one such product a batch, and with ``fusion`` C holds what that
-    program makes of the product.
+    With ``batch`` above 1 there is one such product a batch, with ``grouping`` one a group, and
+    with ``fusion`` C holds what that program makes of the product.
 
     Attributes:
         op: the ATen op that asked.
@@ -67,6 +68,8 @@ class GemmProblem:
             next, 0 for an operand that all share.
         fusion: the pointwise program of the epilogue.
         tensors: (batch, row, column) strides in elements of each tensor that it reads.
+        grouping: which of the extents is the sum of its groups'. The batch stride of what each
+            group has for itself leads from one group's to the next; ``batch`` is 1.
     """
 
     m: int
@@ -90,6 +93,7 @@ class GemmProblem:
     c_batch: int = 0
     fusion: Fusion | None = None
     tensors: tuple[tuple[int, int, int], ...] = ()
+    grouping: Grouping | None = None
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
@@ -106,6 +110,8 @@ class GemmProblem:
                 raise ProblemError(name, value, "is not an alignment", "pass 2, 4, 8 or 16 bytes")
         if self.m > 1 and self.ldc < self.n:
             raise ProblemError("ldc", self.ldc, "makes rows of C overlap", f"pass {self.n} or more")
+        if self.grouping is not None and self.batch != 1:
+            raise ProblemError("batch", self.batch, "is not 1", "give groups or batches, not both")
         read = len(self.fusion.tensors) if self.fusion else 0
         if len(self.tensors) != read:
             way = f"pass the strides of the {read} tensors that the fusion reads"
@@ -118,7 +124,8 @@ class GemmProblem:
         Args:
             m, n, k: extents in elements.
             options: ``dtype`` and ``out_dtype`` (a DType or its name; bf16, and the same as
-                ``dtype``), ``layout`` (a Layout or its letters; NT), ``op``.
+                ``dtype``), ``layout`` (a Layout or its letters; NT), ``groups`` (a Grouping or
+                ``m8``; none), ``op``.
 
         Raises:
             ProblemError: an extent, dtype or layout that is not usable.
@@ -126,12 +133,16 @@ class GemmProblem:
         dtype = _as_dtype(options.pop("dtype", DType.BF16))
         out_dtype = _as_dtype(options.pop("out_dtype", dtype))
         layout = _as_layout(options.pop("layout", Layout.NT))
-        op = options.pop("op", "mm")
+        grouping = _as_grouping(options.pop("groups", None))
+        op = options.pop("op", "grouped_mm" if grouping else "mm")
         if options:
             name, value = next(iter(options.items()))
             raise ProblemError(name, value, "is not an option", "see GemmProblem.dense")
         lda = k if layout.a_k_contiguous else m
         ldb = k if layout.b_k_contiguous else n
+        own = {Axis.M: "b", Axis.N: "a", Axis.K: "c"}[grouping.axis] if grouping else ""
+        steps = {"a": m * k, "b": n * k, "c": m * n}
+        steps = {name: step if name == own else 0 for name, step in steps.items()}
         return cls(
             m=m,
             n=n,
@@ -146,21 +157,40 @@ class GemmProblem:
             b_align=alignment(ldb * dtype.bytes),
             c_align=alignment(n * out_dtype.bytes),
             op=op,
+            a_batch=steps["a"],
+            b_batch=steps["b"],
+            c_batch=steps["c"],
+            grouping=grouping,
         )
 
     @classmethod
     def parse(cls, text: str) -> GemmProblem:
-        """Read ``M,N,K[,dtype[,layout]]``, the form of the command line.
+        """Read ``M,N,K[,dtype[,layout]][,groups]``, the form of the command line.
+
+        Groups are named as ``m8``: M is the sum of eight groups' rows.
 
         Raises:
             ProblemError: the text has another form.
         """
         parts = [p.strip() for p in text.split(",")]
+        options = {}
+        if len(parts) > 3 and re.fullmatch(r"[mnk]\d+", parts[-1].lower()):
+            options["groups"] = parts.pop()
         if not 3 <= len(parts) <= 5 or not all(re.fullmatch(r"\d+", p) for p in parts[:3]):
-            raise ProblemError("problem", text, "is not M,N,K[,dtype[,layout]]", "try 4096,4096,64")
+            way = "try 4096,4096,64"
+            raise ProblemError("problem", text, "is not M,N,K[,dtype[,layout]][,groups]", way)
         m, n, k = (int(p) for p in parts[:3])
-        options = dict(zip(("dtype", "layout"), parts[3:], strict=False))
+        options |= dict(zip(("dtype", "layout"), parts[3:], strict=False))
         return cls.dense(m, n, k, **options)
+
+    @property
+    def copies(self) -> tuple[int, int, int]:
+        """How many matrices C, A and B are: one each, one a batch, or one a group."""
+        if self.grouping is None:
+            return self.batch, self.batch, self.batch
+        axis, groups = self.grouping.axis, self.grouping.groups
+        c, a, b = (groups if axis is own else 1 for own in (Axis.K, Axis.N, Axis.M))
+        return c, a, b
 
     @property
     def flops(self) -> int:
@@ -170,13 +200,15 @@ class GemmProblem:
     @property
     def bytes(self) -> int:
         """Bytes of A, B and C when each is touched once."""
-        ab = (self.m * self.k + self.k * self.n) * self.dtype.bytes
-        return (ab + self.m * self.n * self.out_dtype.bytes) * self.batch
+        c, a, b = self.copies
+        ab = (self.m * self.k * a + self.k * self.n * b) * self.dtype.bytes
+        return ab + self.m * self.n * self.out_dtype.bytes * c
 
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch > 1 else ""
         shape = f"{batch}{self.m}x{self.n}x{self.k}"
         text = f"{self.op} {shape} {self.dtype.value} {self.layout.value}"
+        text += f" {self.grouping}" if self.grouping else ""
         return text if self.out_dtype is self.dtype else f"{text} -> {self.out_dtype.value}"
 
     def to_json(self) -> dict[str, Any]:
@@ -185,6 +217,10 @@ class GemmProblem:
             data[name] = data[name].value
         data["fusion"] = self.fusion and self.fusion.to_json()
         data["tensors"] = [list(strides) for strides in self.tensors]
+        # Left out where there is none, so that the keys of earlier records still match.
+        grouping = data.pop("grouping")
+        if grouping is not None:
+            data["grouping"] = grouping.to_json()
         return data
 
     @classmethod
@@ -205,6 +241,8 @@ class GemmProblem:
             values["layout"] = _as_layout(values["layout"])
             values["fusion"] = values.get("fusion") and Fusion.from_json(values["fusion"])
             values["tensors"] = tuple(tuple(strides) for strides in values.get("tensors", ()))
+            if values.get("grouping") is not None:
+                values["grouping"] = Grouping.from_json(values["grouping"])
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ProblemError("problem", data, f"lacks a field ({error})", "pass all") from None
@@ -221,3 +259,7 @@ def _as_layout(value: Layout | str) -> Layout:
         return Layout(str(value).upper())
     except ValueError:
         raise ProblemError("layout", value, "is not known", "use NN, NT, TN or TT") from None
+
+
+def _as_grouping(value: Grouping | str | None) -> Grouping | None:
+    return Grouping.parse(value) if isinstance(value, str) else value

@@ -9,8 +9,9 @@ from __future__ import annotations
 from .fusion import MAX_TENSORS
 
 TENSORS = tuple(f"t{i}" for i in range(MAX_TENSORS))
-# Byte addresses: C, A, B, the operands of the epilogue, and scratch memory of split-K kernels.
-POINTERS = ("c", "a", "b", *TENSORS, "workspace", "counters")
+# Byte addresses: C, A, B, the operands of the epilogue, scratch memory of split-K kernels, and the
+# ends of the groups of a grouped problem (32-bit integers).
+POINTERS = ("c", "a", "b", *TENSORS, "workspace", "counters", "offsets")
 # 32-bit integers. Strides are in elements; `k_split` is the K extent of one split.
 INTEGERS: tuple[str, ...] = (
     "m",
@@ -24,5 +25,5 @@ INTEGERS: tuple[str, ...] = (
     "grid",
     "k_split",
 )
-INTEGERS += ("batch", "a_batch", "b_batch", "c_batch")
+INTEGERS += ("batch", "a_batch", "b_batch", "c_batch", "groups")
 INTEGERS += tuple(f"{t}_{axis}" for t in TENSORS for axis in ("batch", "row", "column"))

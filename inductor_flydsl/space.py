@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from .arch import Arch
-from .config import LOAD_BYTES, MFMA_M, MFMA_N, GemmConfig, KernelSpec
+from .config import (
+    LOAD_BYTES,
+    MFMA_M,
+    MFMA_N,
+    WAVE_SIZE,
+    GemmConfig,
+    KernelSpec,
+    launch_arguments,
+)
 from .problem import BATCH_STRIDES, DType, GemmProblem
 
 INT32_MAX = 2**31 - 1
@@ -22,7 +30,9 @@ VMCNT_MAX = 63
 TILE_K = (32, 64, 128)
 # With more, kernels that gather an operand spill registers (256x256 tiles of 8 waves, by 61).
 GATHER_ACCUMULATORS = 64
-OPS = ("mm", "addmm", "bmm", "baddbmm")
+OPS = ("mm", "addmm", "bmm", "baddbmm", "grouped_mm")
+# Offsets of a grouped problem are held a lane each, in registers of every wave.
+GROUPS = 16 * WAVE_SIZE
 # Workgroups of a launch along the second axis of the grid (HIP's limit).
 GRID_Y = 65535
 # Scratch memory a split-K launch may ask for.
@@ -40,6 +50,10 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
         return f"output {p.out_dtype.value} from {p.dtype.value} has no kernel"
     if p.batch > GRID_Y:
         return f"batch={p.batch} exceeds the {GRID_Y} of a launch"
+    if (p.op == "grouped_mm") != (p.grouping is not None):
+        return f"op {p.op} with grouping={p.grouping}: a grouped_mm has one, and no other op"
+    if p.grouping is not None and p.grouping.groups > GROUPS:
+        return f"groups={p.grouping.groups} exceed the {GROUPS} whose offsets a wave holds"
     strides = [stride for tensor in p.tensors for stride in tensor]
     if any(stride > INT32_MAX for stride in strides):
         return f"a stride of the epilogue's tensors ({max(strides)}) does not fit in 32 bits"
@@ -70,6 +84,7 @@ def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
         or _pipeline_limit(config)
         or _room_limit(problem, config, arch)
         or _split_limit(problem, config)
+        or _group_limit(problem, config, arch)
         or _load_limit(KernelSpec.of(problem, config))
     )
 
@@ -107,6 +122,19 @@ def _split_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
         return (
             f"split_k={config.split_k} needs {workspace} bytes of scratch, over {WORKSPACE_BYTES}"
         )
+    return None
+
+
+def _group_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
+    if problem.grouping is None:
+        if config.persistent:
+            return f"persistent={config.persistent}: only grouped problems have tiles in turn"
+        return None
+    if config.split_k > 1:
+        return f"split_k={config.split_k}: grouped kernels do not split K"
+    grid = launch_arguments(problem, config, arch.compute_units)["grid"]
+    if grid > INT32_MAX // WAVE_SIZE // config.waves:
+        return f"{grid} workgroups of {config.threads} threads exceed a launch's 2^31"
     return None
 
 
@@ -237,4 +265,15 @@ def candidates(problem: GemmProblem, arch: Arch) -> list[GemmConfig]:
 
     An empty list always has its reason in `problem_limit` or, config by config, in `why_not`.
     """
-    return [c for c in every_config() if why_not(problem, c, arch) is None]
+    configs = every_config()
+    if problem.grouping is not None:
+        configs = [
+            replace(config, persistent=count)
+            for config, count in itertools.product(configs, _PERSISTENT)
+            if config.split_k == 1
+        ]
+    return [c for c in configs if why_not(problem, c, arch) is None]
+
+
+# Workgroups a compute unit that take the tiles of a grouped problem in turn; 0: one a tile.
+_PERSISTENT = (0, 1, 2)

@@ -121,7 +121,8 @@ def sampler(device: Device, calls: Sequence[Call]) -> Sample:
         calls: each launches one kernel, on an operand set of its own.
     """
     least = CPU_LAUNCHES if device.clock is Clock.WALL else LAUNCHES
-    launches = [calls[i % len(calls)] for i in range(max(least, len(calls)))]
+    # Whole turns: calls that differ, as splits of a grouped problem do, count the same.
+    launches = [*calls] * -(-least // len(calls))
     if device.clock is Clock.GPU_EVENT:
         return _graph_sampler(device.torch_device, launches)
     for call in launches[:WARM_UP]:

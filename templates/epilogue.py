@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import flydsl.expr as fx
 
 from ..config import C_PAD_BYTES
+from ..grouping import Axis
 from . import ops
 from .pointwise import QUAD, TYPES, QuadOps
 from .workgroup import Workgroup
@@ -75,11 +76,11 @@ class _TensorReader:
         self.column_stride = column if self.tensor.along_n else fx.Int32(0)
         lane = fx.thread_idx.x % 64
         self.row, self.column = lane % 16, lane // 16 * QUAD
-        self.rows_left, self.columns_left = sizes.m - wg.m0, sizes.n - wg.n0
+        self.rows_left, self.columns_left = wg.place.m_end - wg.m0, wg.place.n_end - wg.n0
         skipped = fx.Int64(wg.m0) * fx.Int64(self.row_stride)
         skipped = skipped + fx.Int64(wg.n0) * fx.Int64(self.column_stride)
-        if wg.spec.batched:
-            skipped = skipped + fx.Int64(fx.block_idx.y) * fx.Int64(batch)
+        if wg.spec.batched or wg.spec.ragged is Axis.K:
+            skipped = skipped + fx.Int64(wg.place.batch) * fx.Int64(batch)
         last = (self.rows_left - 1) * self.row_stride
         last = last + (self.columns_left - 1) * self.column_stride
         # Whole dwords: the range check of a buffer load works on dwords.
@@ -125,7 +126,7 @@ def _write_rows(wg: Workgroup) -> None:
     per_row = config.tile_n * size // width
     units = config.tile_m * per_row
     start = (fx.Int64(wg.m0) * fx.Int64(sizes.ldc) + fx.Int64(wg.n0)) * size
-    rows_left, columns_left = sizes.m - wg.m0, sizes.n - wg.n0
+    rows_left, columns_left = wg.place.m_end - wg.m0, wg.place.n_end - wg.n0
     extent = ((rows_left - 1) * sizes.ldc + columns_left) * size
     rsrc = ops.buffer(wg.addresses["c"] + start, extent)
     for first in range(0, units, config.threads):
@@ -133,6 +134,10 @@ def _write_rows(wg: Workgroup) -> None:
         row, column = unit // per_row, unit % per_row * (width // size)
         value = _piece(wg.lds + row * c_pitch(spec) + column * size, width)
         inside = (row < rows_left) & (column < columns_left)
+        if wg.place.m_first is not None:
+            inside = inside & (row >= wg.place.m_first - wg.m0)
+        if wg.place.n_first is not None:
+            inside = inside & (column >= wg.place.n_first - wg.n0)
         if units % config.threads:
             inside = inside & (unit < units)
         offset = inside.select((row * sizes.ldc + column) * size, fx.Int32(ops.OUT_OF_RANGE))

@@ -9,10 +9,11 @@ from typing import Any
 
 import flydsl.compiler as flyc
 import flydsl.expr as fx
+from flydsl.expr import const_expr
 
 from ..signature import INTEGERS, POINTERS
-from . import hti, staged
-from .workgroup import Sizes, Workgroup
+from . import grouped, hti, staged
+from .workgroup import Launched, Sizes, Workgroup
 
 BODIES = {"staged": staged.body, "hti": hti.body}
 TYPES = {"bfloat16": fx.BFloat16, "float16": fx.Float16, "float32": fx.Float32}
@@ -39,6 +40,7 @@ def build(spec: Any) -> Any:
         t3: fx.Pointer,
         workspace: fx.Pointer,
         counters: fx.Pointer,
+        offsets: fx.Pointer,
         m: fx.Int32,
         n: fx.Int32,
         k: fx.Int32,
@@ -53,6 +55,7 @@ def build(spec: Any) -> Any:
         a_batch: fx.Int32,
         b_batch: fx.Int32,
         c_batch: fx.Int32,
+        groups: fx.Int32,
         t0_batch: fx.Int32,
         t0_row: fx.Int32,
         t0_column: fx.Int32,
@@ -66,7 +69,7 @@ def build(spec: Any) -> Any:
         t3_row: fx.Int32,
         t3_column: fx.Int32,
     ):
-        pointers = (c, a, b, t0, t1, t2, t3, workspace, counters)
+        pointers = (c, a, b, t0, t1, t2, t3, workspace, counters, offsets)
         integers = (
             m,
             n,
@@ -82,6 +85,7 @@ def build(spec: Any) -> Any:
             a_batch,
             b_batch,
             c_batch,
+            groups,
             t0_batch,
             t0_row,
             t0_column,
@@ -97,7 +101,11 @@ def build(spec: Any) -> Any:
         )
         addresses = {n: fx.Int64(fx.ptrtoint(p)) for n, p in zip(POINTERS, pointers, strict=True)}
         sizes = Sizes(**dict(zip(INTEGERS, integers, strict=True)))
-        body(Workgroup.start(spec, types, addresses, sizes))
+        launched = Launched.of(spec, types, addresses, sizes)
+        if const_expr(spec.ragged is None):
+            body(Workgroup.start(launched))
+        else:
+            grouped.walk(launched, body)
 
     @flyc.jit
     def launch(
@@ -110,6 +118,7 @@ def build(spec: Any) -> Any:
         t3: fx.Pointer,
         workspace: fx.Pointer,
         counters: fx.Pointer,
+        offsets: fx.Pointer,
         m: fx.Int32,
         n: fx.Int32,
         k: fx.Int32,
@@ -124,6 +133,7 @@ def build(spec: Any) -> Any:
         a_batch: fx.Int32,
         b_batch: fx.Int32,
         c_batch: fx.Int32,
+        groups: fx.Int32,
         t0_batch: fx.Int32,
         t0_row: fx.Int32,
         t0_column: fx.Int32,
@@ -148,6 +158,7 @@ def build(spec: Any) -> Any:
             t3,
             workspace,
             counters,
+            offsets,
             m,
             n,
             k,
@@ -162,6 +173,7 @@ def build(spec: Any) -> Any:
             a_batch,
             b_batch,
             c_batch,
+            groups,
             t0_batch,
             t0_row,
             t0_column,

@@ -115,6 +115,29 @@ def uniform(value: fx.Int32) -> fx.Int32:
     return fx.Int32(rocdl.readfirstlane(fx.Int32.ir_type, value))
 
 
+def load_constant(address: fx.Int64) -> fx.Int32:
+    """Load a word that nothing writes while the kernel runs, at an address all lanes share."""
+    pointer = llvm.inttoptr(ir.Type.parse("!llvm.ptr<4>"), as_ir_value(address))
+    return fx.Int32(llvm.LoadOp(fx.Int32.ir_type, pointer, alignment=4).result)
+
+
+def lane_of(value: fx.Int32, lane: Any) -> fx.Int32:
+    """What one lane holds, as a scalar; ``lane`` is the same in all lanes."""
+    return fx.Int32(dialect.readlane(fx.Int32.ir_type, as_ir_value(value), as_ir_value(lane)))
+
+
+def from_lane(value: fx.Int32, lane: Any) -> fx.Int32:
+    """What another lane of the wave holds; lanes count modulo 64."""
+    index, source = as_ir_value(fx.Int32(lane) * 4), as_ir_value(value)
+    return fx.Int32(dialect.ds_bpermute(fx.Int32.ir_type, index, source))
+
+
+def count_lanes(condition: Any) -> fx.Int32:
+    """In how many lanes a condition holds, as a scalar."""
+    mask = dialect.ballot(fx.Int64.ir_type, as_ir_value(condition))
+    return fx.Int32(fx.Int64(llvm.intr_ctpop(mask)))
+
+
 def buffer_store(value: Any, rsrc: ir.Value, offset: fx.Int32) -> None:
     """Store a register value of 2 to 16 bytes a lane."""
     zero = fx.Int32(0).ir_value()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import LaunchFailed
-from ..signature import INTEGERS, POINTERS, TENSORS
+from ..signature import INTEGERS, POINTERS
 from .artifact import Artifact
 
 _loaded: dict[tuple[str, str], HostFunction] = {}
@@ -91,6 +91,7 @@ class BoundLaunch:
         stream_of: Callable[[int], int],
         device: int,
         scratch: Callable[[int], Mapping[str, int]] | None = None,
+        names: Sequence[str] = (),
     ) -> Callable[..., None]:
         """``call(c, a, b, *tensors)`` of torch tensors, in one Python frame.
 
@@ -99,6 +100,7 @@ class BoundLaunch:
             device: its argument.
             scratch: addresses by names of `signature.POINTERS` that a stream's launches need
                 beside the operands; asked when a thread's stream changes.
+            names: of `signature.POINTERS`, one for each of ``tensors``.
         """
         slots, function, make = self._slots, self._function, self._make_slots
 
@@ -122,7 +124,7 @@ class BoundLaunch:
             at_c.value = c.data_ptr()
             at_a.value = a.data_ptr()
             at_b.value = b.data_ptr()
-            for name, tensor in zip(TENSORS, tensors, strict=False):
+            for name, tensor in zip(names, tensors, strict=False):
                 at[name].value = tensor.data_ptr()
             current = stream_of(device)
             if scratch is not None and slots.scratch_of != current:

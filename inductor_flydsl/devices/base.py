@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ..compiler import Artifact
 
 Kernel = Callable[..., None]
-"""``kernel(c, a, b, *tensors)``: torch tensors of the problem it was loaded for, the last ones
-those that its fusion reads; writes C."""
+"""``kernel(c, a, b, *others)``: torch tensors of the problem it was loaded for, the others those of
+`config.extra_pointers`: where its groups end, and what its fusion reads; writes C."""
 
 
 class Clock(enum.Enum):

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import emulator, settings
 from ..arch import get_arch
-from ..config import GemmConfig, launch_arguments
+from ..config import GemmConfig, extra_pointers, launch_arguments
 from ..errors import DeviceUnavailable, LaunchFailed
 from ..problem import GemmProblem
 from .base import Clock, Kernel, Timing
-from .extras import Workspace, by_name
+from .extras import Workspace
 
 if TYPE_CHECKING:
     from ..compiler import Artifact
@@ -237,14 +237,15 @@ class EmulatorDevice:
         from ..compiler import load
 
         _bridge()
-        integers = launch_arguments(problem, config)
+        integers = launch_arguments(problem, config, self.arch.compute_units)
         bound = load(artifact, shim_library()).bind(integers)
         sample = sampled_workgroups(integers["grid"], config.split_k)
+        names = extra_pointers(problem)
         scratch = Workspace(problem, config)
 
         def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
             own = scratch.on(0, "cpu")
-            others = {**by_name(tensors), **own}
+            others = {**dict(zip(names, tensors, strict=False)), **own}
             with self._launch({"c": c, "a": a, "b": b, **others}, {"c", *own}, sample):
                 addresses = {name: t.data_ptr() for name, t in others.items()}
                 bound(c.data_ptr(), a.data_ptr(), b.data_ptr(), None, addresses)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 from ..config import GemmConfig
 from ..problem import GemmProblem
-from ..signature import TENSORS
 
 
 class Workspace:
@@ -36,8 +34,3 @@ class Workspace:
                 )
             workspace, counters = self._pieces[stream]
         return {"workspace": workspace, "counters": counters}
-
-
-def by_name(tensors: Sequence[Any]) -> dict[str, Any]:
-    """The epilogue's tensors by the names of kernel arguments."""
-    return dict(zip(TENSORS, tensors, strict=False))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..arch import get_arch
-from ..config import GemmConfig, launch_arguments
+from ..config import GemmConfig, extra_pointers, launch_arguments
 from ..errors import BadArgument, DeviceUnavailable
 from ..problem import GemmProblem
 from .base import Clock, Kernel, Timing
@@ -76,10 +76,12 @@ class HipDevice:
 
         from ..compiler import load
 
-        launch = load(artifact).bind(launch_arguments(problem, config))
+        units = self._properties.multi_processor_count
+        launch = load(artifact).bind(launch_arguments(problem, config, units))
         current_stream = torch._C._cuda_getCurrentRawStream
         index = self.index
-        if problem.fusion is None and config.split_k == 1:
+        names = extra_pointers(problem)
+        if not names and config.split_k == 1:
             return launch.on_tensors(current_stream, index)
         workspace = Workspace(problem, config)
 
@@ -87,7 +89,7 @@ class HipDevice:
             pieces = workspace.on(stream, self.torch_device)
             return {name: tensor.data_ptr() for name, tensor in pieces.items()}
 
-        return launch.on_tensors(current_stream, index, scratch)
+        return launch.on_tensors(current_stream, index, scratch, names)
 
     def time(self, call: Callable[[], None]) -> Timing:
         """Median over replays of a graph of launches, so that host time is not measured."""

@@ -15,6 +15,7 @@ from ..arch import GFX950
 from ..config import GemmConfig
 from ..errors import DeviceUnavailable, LaunchFailed
 from ..fusion import TorchOps
+from ..grouping import Axis
 from ..problem import GemmProblem
 from .base import Clock, Kernel, Timing
 
@@ -71,6 +72,8 @@ class ReferenceDevice:
         """``kernel(c, a, b, *tensors)``: the product in place, fp32 accumulate, then the fusion."""
         import torch
 
+        if problem.grouping is not None:
+            return _grouped(problem)
         if problem.fusion is not None:
             return _fused(torch, problem)
         if problem.out_dtype is not problem.dtype:
@@ -119,6 +122,29 @@ class ReferenceDevice:
 
         if self.clock is Clock.GPU_EVENT:
             torch.cuda.synchronize(torch.device(self.torch_device))
+
+
+def _grouped(problem: GemmProblem) -> Kernel:
+    """The product of each group in turn, fp32 accumulate; reads the offsets on the host."""
+    axis = problem.grouping.axis if problem.grouping else None
+
+    def kernel(c: Any, a: Any, b: Any, offsets: Any, *tensors: Any) -> None:
+        ends = offsets.tolist()
+        for index, piece in enumerate(map(slice, [0, *ends], ends)):
+            if axis is Axis.M:
+                left, right, out, extra = a[piece], b[index], c[piece], [t[piece] for t in tensors]
+            elif axis is Axis.N:
+                left, right, out = a[index], b[:, piece], c[:, piece]
+                extra = [t[:, piece] for t in tensors]
+            else:
+                left, right, out = a[:, piece], b[piece], c[index]
+                extra = [t[index] for t in tensors]
+            result = left.float() @ right.float()
+            if problem.fusion is not None:
+                result = problem.fusion.evaluate(TorchOps(), result, [t.float() for t in extra])
+            out.copy_(result)
+
+    return kernel
 
 
 def _fused(torch: Any, problem: GemmProblem) -> Kernel:

@@ -11,7 +11,8 @@ import inductor_flydsl
 
 ROOT = Path(inductor_flydsl.__file__).parent
 RANK = {"_version": 0, "errors": 0, "arch": 1, "dtypes": 1, "fusion": 1.3, "problem": 1.6}
-RANK |= {"settings": 1, "config": 2, "signature": 2}
+RANK |= {"grouping": 1}
+RANK |= {"settings": 1, "config": 2, "signature": 1.8}
 RANK |= {"space": 3, "model": 3, "devices": 3, "records": 4, "templates": 4, "compiler": 5}
 RANK |= {
     "locks": 1,

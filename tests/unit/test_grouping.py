@@ -1,0 +1,126 @@
+"""Groups of a ragged extent: their form, and the splits that kernels are tuned on."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from inductor_flydsl.arch import GFX950
+from inductor_flydsl.config import GemmConfig, KernelSpec, launch_arguments, max_tiles
+from inductor_flydsl.errors import ProblemError
+from inductor_flydsl.grouping import Axis, Grouping, Split, offsets, sizes
+from inductor_flydsl.problem import GemmProblem
+from inductor_flydsl.space import candidates, problem_limit, why_not
+
+CONFIG = GemmConfig(tile_m=64, tile_n=32, tile_k=64, stages=2, waves_m=2, waves_n=1)
+
+
+@pytest.mark.parametrize("split", Split)
+@pytest.mark.parametrize(("total", "groups"), [(4096, 8), (5, 8), (1, 1), (100, 3), (300, 128)])
+def test_sizes_add_up(total: int, groups: int, split: Split) -> None:
+    made = sizes(total, groups, split)
+    assert len(made) == groups and min(made) >= 0 and sum(made) == total
+    assert offsets(total, groups, split)[-1] == total
+
+
+def test_splits_are_what_they_are_called() -> None:
+    assert sizes(4096, 8, Split.BALANCED) == [512] * 8
+    skewed, sparse = (sorted(sizes(4096, 8, s), reverse=True) for s in (Split.SKEWED, Split.SPARSE))
+    assert skewed[0] > 7 * skewed[-1] > 0
+    assert sparse[3] > 0 and sparse[4:] == [0] * 4
+
+
+def test_json_round_trip_and_earlier_records() -> None:
+    plain = GemmProblem.dense(64, 64, 64)
+    assert "grouping" not in plain.to_json()
+    for text in ("m8", "n3", "k128"):
+        problem = GemmProblem.dense(64, 48, 32, groups=text)
+        assert problem.to_json()["grouping"] == Grouping.parse(text).to_json()
+        assert GemmProblem.from_json(problem.to_json()) == problem
+        assert GemmProblem.parse(f"64,48,32,bf16,NT,{text}") == problem
+        assert str(problem).endswith(text)
+        spec = KernelSpec.of(problem, CONFIG)
+        assert KernelSpec.from_json(spec.to_json()) == spec
+    assert GemmProblem.parse("64,48,32,m8") == GemmProblem.dense(64, 48, 32, groups="m8")
+
+
+@pytest.mark.parametrize("text", ["m", "8", "x8", "m-1", "m0", "mm8"])
+def test_parse_says_what_is_wrong(text: str) -> None:
+    with pytest.raises(ProblemError, match="groups"):
+        Grouping.parse(text)
+
+
+def test_from_json_says_what_is_wrong() -> None:
+    data = GemmProblem.dense(64, 48, 32, groups="m8").to_json()
+    for bad in ({"axis": "q", "groups": 8}, {"axis": "m"}, {"axis": "m", "groups": 0}):
+        with pytest.raises(ProblemError):
+            GemmProblem.from_json(data | {"grouping": bad})
+
+
+@pytest.mark.parametrize(
+    ("text", "copies", "steps"),
+    [("m4", (1, 1, 4), (0, 0, 48 * 32)), ("n4", (1, 4, 1), (0, 64 * 32, 0)),
+     ("k4", (4, 1, 1), (64 * 48, 0, 0))],
+)  # fmt: skip
+def test_what_a_group_has_for_itself(text, copies, steps) -> None:
+    problem = GemmProblem.dense(64, 48, 32, groups=text)
+    assert problem.copies == copies
+    assert (problem.c_batch, problem.a_batch, problem.b_batch) == steps
+    assert problem.flops == GemmProblem.dense(64, 48, 32).flops
+
+
+def test_groups_and_batches_exclude_each_other() -> None:
+    data = GemmProblem.dense(64, 48, 32, groups="m8").to_json()
+    with pytest.raises(ProblemError, match="batch"):
+        GemmProblem.from_json(data | {"batch": 2})
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("axis", Axis)
+def test_no_split_has_more_tiles_than_are_launched(axis: Axis, layout: str) -> None:
+    rng = random.Random(0)
+    for _ in range(50):
+        groups = rng.choice((1, 2, 5, 17))
+        extents = {name: rng.randint(1, 300) for name in "mnk"}
+        problem = GemmProblem.dense(**extents, layout=layout, groups=f"{axis.value}{groups}")
+        total = extents[axis.value]
+        cuts = sorted(rng.randint(0, total) for _ in range(groups))
+        assert _tiles(problem, cuts) <= max_tiles(problem, CONFIG)
+
+
+def _tiles(problem: GemmProblem, ends: list[int]) -> int:
+    """Tiles of given groups, those of M and N from a multiple of 8 on where that may be."""
+    across = {"m": -(-problem.m // CONFIG.tile_m), "n": -(-problem.n // CONFIG.tile_n)}
+    axis = problem.grouping.axis
+    if axis is Axis.K:
+        return len(ends) * across["m"] * across["n"]
+    tile = CONFIG.tile_m if axis is Axis.M else CONFIG.tile_n
+    strided = (problem.layout.value[0] == "T") if axis is Axis.M else problem.layout.value[1] == "N"
+    along = 0
+    for start, end in zip([0, *ends], ends, strict=False):
+        begin = start // 8 * 8 if strided else start
+        along += -(-(end - begin) // tile) if end > start else 0
+    return along * across["n" if axis is Axis.M else "m"]
+
+
+def test_grid_of_persistent_workgroups() -> None:
+    problem = GemmProblem.dense(4096, 4096, 64, groups="m8")
+    persistent = GemmConfig(**{**CONFIG.to_json(), "persistent": 2})
+    assert launch_arguments(problem, persistent)["grid"] == 512
+    assert launch_arguments(problem, persistent, 80)["grid"] == 160
+    assert launch_arguments(problem, CONFIG)["grid"] == max_tiles(problem, CONFIG)
+    small = GemmProblem.dense(8, 32, 64, groups="m8")
+    assert launch_arguments(small, persistent)["grid"] == 8
+
+
+def test_limits() -> None:
+    dense, grouped = (GemmProblem.dense(64, 64, 64, **g) for g in ({}, {"groups": "m8"}))
+    persistent = GemmConfig(**{**CONFIG.to_json(), "persistent": 1})
+    assert "persistent" in (why_not(dense, persistent, GFX950) or "")
+    assert why_not(grouped, persistent, GFX950) is None
+    assert "split" in (why_not(grouped, GemmConfig(**{**CONFIG.to_json(), "split_k": 2}), GFX950))
+    many = GemmProblem.dense(64, 64, 64, groups="m1025")
+    assert "1024" in (problem_limit(many, GFX950) or "")
+    found = candidates(grouped, GFX950)
+    assert {c.persistent for c in found} == {0, 1, 2} and {c.split_k for c in found} == {1}
