@@ -15,11 +15,13 @@ from .errors import ConfigError
 from .fusion import Fusion
 from .grouping import Axis
 from .problem import DType, GemmProblem, Layout
-from .signature import TENSORS
+from .scale_ring import ScaleRing
+from .signature import SCALES, TENSORS
 
 PIPELINES = ("staged", "hti")
 MFMA_M = MFMA_N = 16
-MFMA_K = 32
+# K extent of v_mfma_f32_16x16x32 and of v_mfma_f32_16x16x128_f8f6f4 [ISA].
+MFMA_K, MFMA_K_F8F6F4 = 32, 128
 WAVE_SIZE = 64
 
 
@@ -87,10 +89,6 @@ class GemmConfig:
         """fp32 accumulator registers a lane holds."""
         return self.tile_m * self.tile_n // self.threads
 
-    def ring_bytes(self, element_bytes: int) -> int:
-        """LDS bytes of the ring of A and B tiles."""
-        return self.stages * (self.tile_m + self.tile_n) * self.tile_k * element_bytes
-
     def c_tile_bytes(self, element_bytes: int) -> int:
         """LDS bytes of the tile of C on its way to memory."""
         return self.tile_m * (self.tile_n * element_bytes + C_PAD_BYTES)
@@ -156,6 +154,17 @@ def load_kind(align: int, inner: int) -> str:
     return "dma16" if align >= 16 else "dma4"
 
 
+def operand_load(problem: GemmProblem, operand: str) -> str:
+    """How A or B, ``a`` or ``b``, reaches LDS."""
+    align, inner = (getattr(problem, f"{operand}_{of}") for of in ("align", "inner"))
+    contiguous = getattr(problem.layout, f"{operand}_k_contiguous")
+    if contiguous and problem.grouping is not None and problem.grouping.axis is Axis.K:
+        # A group begins at any element of a row, and nothing before it may count.
+        return "gather"
+    # Bytes lie along K in LDS, whatever they do in memory: there is no transposing read for all.
+    return load_kind(align, inner) if contiguous or not problem.dtype.scaled else "gather"
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelSpec:
     """Everything a compiled kernel is specialised on; shapes with the same spec share it.
@@ -169,6 +178,8 @@ class KernelSpec:
         fusion: what is computed between the accumulators and C.
         ragged: the extent whose groups' ends are read from the offsets.
         group_waves: waves that hold an offset a lane.
+        b_dtype: of B where it is not A's.
+        a_scales, b_scales: how block scales are loaded, `Scales.load`; empty without any.
         config: the chosen tile and pipeline.
     """
 
@@ -184,6 +195,9 @@ class KernelSpec:
     fusion: Fusion | None = None
     ragged: Axis | None = None
     group_waves: int = 0
+    b_dtype: DType | None = None
+    a_scales: str = ""
+    b_scales: str = ""
 
     @classmethod
     def of(cls, problem: GemmProblem, config: GemmConfig) -> KernelSpec:
@@ -194,8 +208,8 @@ class KernelSpec:
             dtype=problem.dtype,
             out_dtype=problem.out_dtype,
             layout=problem.layout,
-            a_load=_load_of(problem, "a"),
-            b_load=_load_of(problem, "b"),
+            a_load=operand_load(problem, "a"),
+            b_load=operand_load(problem, "b"),
             store_bytes=store_width(problem),
             k_tail=ragged is Axis.K or problem.k % config.tile_k != 0,
             config=config,
@@ -203,7 +217,43 @@ class KernelSpec:
             fusion=problem.fusion,
             ragged=ragged,
             group_waves=-(-grouping.groups // WAVE_SIZE) if grouping else 0,
+            b_dtype=problem.b_dtype,
+            a_scales=problem.a_scales.load if problem.a_scales else "",
+            b_scales=problem.b_scales.load if problem.b_scales else "",
         )
+
+    @property
+    def b_type(self) -> DType:
+        """Type of B."""
+        return self.b_dtype or self.dtype
+
+    @property
+    def mfma_k(self) -> int:
+        """K extent of one matrix instruction."""
+        return MFMA_K_F8F6F4 if self.dtype.scaled else MFMA_K
+
+    @property
+    def block_scaled(self) -> bool:
+        """A and B have MX block scales."""
+        return bool(self.a_scales)
+
+    @property
+    def scale_ring(self) -> ScaleRing:
+        """The ring of block scales in LDS."""
+        return ScaleRing.of(self.config)
+
+    @property
+    def ring_bytes(self) -> int:
+        """LDS bytes of the rings of A and B tiles."""
+        c = self.config
+        bits = c.tile_m * self.dtype.bits + c.tile_n * self.b_type.bits
+        return c.stages * c.tile_k * bits // 8
+
+    @property
+    def lds_bytes(self) -> int:
+        """LDS bytes of the kernel: its rings, or the tile of C that reuses their space."""
+        scales = self.scale_ring.bytes if self.block_scaled else 0
+        return max(self.ring_bytes + scales, self.config.c_tile_bytes(self.out_dtype.bytes))
 
     @property
     def name(self) -> str:
@@ -212,7 +262,9 @@ class KernelSpec:
         tail += "_b" if self.batched else ""
         tail += f"_r{self.ragged.value}{self.group_waves}" if self.ragged else ""
         tail += f"_f{self.fusion.digest[:8]}" if self.fusion else ""
-        io = f"{self.dtype.name}_{self.out_dtype.name}_{self.layout.value}".lower()
+        types = self.dtype.name + (f"_{self.b_dtype.name}" if self.b_dtype else "")
+        tail += f"_mx{self.a_scales[0]}{self.b_scales[0]}" if self.block_scaled else ""
+        io = f"{types}_{self.out_dtype.name}_{self.layout.value}".lower()
         return (
             f"gemm_{io}_{self.config.name}_a{self.a_load}_b{self.b_load}_c{self.store_bytes}{tail}"
         )
@@ -221,6 +273,7 @@ class KernelSpec:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in ("dtype", "out_dtype", "layout"):
             data[name] = data[name].value
+        data["b_dtype"] = self.b_dtype and self.b_dtype.value
         data["fusion"] = self.fusion and self.fusion.to_json()
         data["ragged"] = self.ragged and self.ragged.value
         return data | {"config": self.config.to_json()}
@@ -237,6 +290,7 @@ class KernelSpec:
                     "config": GemmConfig.from_json(data["config"]),
                     "fusion": data["fusion"] and Fusion.from_json(data["fusion"]),
                     "ragged": data.get("ragged") and Axis(data["ragged"]),
+                    "b_dtype": data.get("b_dtype") and DType(data["b_dtype"]),
                 }
             )
         )
@@ -246,16 +300,6 @@ class KernelSpec:
         """Hex SHA-256 of the JSON form, for file names and cache keys."""
         text = json.dumps(self.to_json(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _load_of(problem: GemmProblem, operand: str) -> str:
-    """How A or B reaches LDS."""
-    align, inner = (getattr(problem, f"{operand}_{of}") for of in ("align", "inner"))
-    contiguous = getattr(problem.layout, f"{operand}_k_contiguous")
-    if contiguous and problem.grouping is not None and problem.grouping.axis is Axis.K:
-        # A group begins at any element of a row, and nothing before it may count.
-        return "gather"
-    return load_kind(align, inner)
 
 
 def store_width(problem: GemmProblem) -> int:
@@ -291,6 +335,9 @@ def launch_arguments(
     for index, strides in enumerate(p.tensors):
         for axis, stride in zip(("batch", "row", "column"), strides, strict=True):
             values[f"t{index}_{axis}"] = stride
+    for name, scales in (("a", p.a_scales), ("b", p.b_scales)):
+        if scales is not None:
+            values |= {f"{name}_scale_row": scales.row, f"{name}_scale_block": scales.block}
     return values
 
 
@@ -342,4 +389,5 @@ def chunk_starts(spec: KernelSpec) -> bool:
 def extra_pointers(problem: GemmProblem) -> tuple[str, ...]:
     """Names, of `signature.POINTERS`, of what a kernel is called with after C, A and B."""
     offsets = ("offsets",) if problem.grouping is not None else ()
-    return offsets + TENSORS[: len(problem.tensors)]
+    scales = SCALES if problem.block_scaled else ()
+    return offsets + scales + TENSORS[: len(problem.tensors)]

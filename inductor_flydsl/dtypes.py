@@ -6,18 +6,40 @@ import enum
 
 from .errors import ProblemError
 
+# bits of an element
+_BITS = {"bfloat16": 16, "float16": 16, "float32": 32}
+_BITS |= {"float8_e4m3fn": 8, "float8_e5m2": 8, "float4_e2m1fn_x2": 4}
+_SHORT = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16"}
+_SHORT |= {"fp32": "float32", "f32": "float32", "float": "float32"}
+_SHORT |= {"fp8": "float8_e4m3fn", "bf8": "float8_e5m2", "fp4": "float4_e2m1fn_x2"}
+
 
 class DType(enum.Enum):
-    """Element types, named as torch names them, with their size in ``bits`` and ``bytes``."""
+    """Element types, named as torch names them.
+
+    Attributes:
+        bits: of an element.
+        packed: elements that share a stored byte or word: 2 of FP4, else 1.
+        bytes: of what is stored, one element or a packed pair. Strides count these.
+    """
 
     BF16 = "bfloat16"
     FP16 = "float16"
     FP32 = "float32"
+    FP8_E4M3 = "float8_e4m3fn"
+    FP8_E5M2 = "float8_e5m2"
+    FP4 = "float4_e2m1fn_x2"
 
     def __init__(self, name: str) -> None:
         # Attributes, not properties: a cost model reads them some twenty times a prediction.
-        self.bits = {"bfloat16": 16, "float16": 16, "float32": 32}[name]
-        self.bytes = self.bits // 8
+        self.bits = _BITS[name]
+        self.packed = 2 if self.bits == 4 else 1
+        self.bytes = self.bits * self.packed // 8
+
+    @property
+    def scaled(self) -> bool:
+        """An operand type of the f8f6f4 matrix instructions."""
+        return self.bits <= 8
 
     @classmethod
     def parse(cls, text: str) -> DType:
@@ -26,11 +48,9 @@ class DType(enum.Enum):
         Raises:
             ProblemError: the name is not one of ours.
         """
-        short = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16"}
-        short |= {"fp32": "float32", "f32": "float32", "float": "float32"}
         name = text.lower().removeprefix("torch.")
         try:
-            return cls(short.get(name, name))
+            return cls(_SHORT.get(name, name))
         except ValueError:
             known = ", ".join(d.value for d in cls)
             raise ProblemError("dtype", text, "is not known", f"use one of {known}") from None

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .arch import Arch
-from .config import C_PAD_BYTES, MFMA_M, MFMA_N, WAVE_SIZE, GemmConfig, load_kind, store_width
+from .config import C_PAD_BYTES, MFMA_M, MFMA_N, WAVE_SIZE, GemmConfig, operand_load, store_width
 from .grouping import Axis
 from .problem import GemmProblem
+from .scaling import BLOCK
 
 CLOCK = "model"
 
@@ -430,13 +431,16 @@ def _workload(problem: GemmProblem) -> Workload:
         m, n, k = (
             -(-x // batch) if axis is a else x for x, a in ((m, Axis.M), (n, Axis.N), (k, Axis.K))
         )
-    return Workload(m, n, k, p.dtype.bits, 0.0, p.out_dtype.bytes, batch)
+    # The wider of two types sets the rate of the matrix unit.
+    bits = max(p.dtype.bits, p.b_type.bits)
+    scales = 8 / BLOCK if p.block_scaled else 0.0
+    return Workload(m, n, k, bits, scales, p.out_dtype.bytes, batch)
 
 
 def _tile(problem: GemmProblem, config: GemmConfig) -> Tile:
     p, c = problem, config
-    gather = (load_kind(p.a_align, p.a_inner), load_kind(p.b_align, p.b_inner))
-    a_issue, b_issue = (GATHER_FRACTION if kind == "gather" else 1.0 for kind in gather)
+    kinds = (operand_load(p, "a"), operand_load(p, "b"))
+    a_issue, b_issue = (GATHER_FRACTION if kind == "gather" else 1.0 for kind in kinds)
     return Tile(
         tile_m=c.tile_m,
         tile_n=c.tile_n,

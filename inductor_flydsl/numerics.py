@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from . import microscaling
 from .config import WAVE_SIZE, GemmConfig, KernelSpec
 from .devices.base import Device
 from .dtypes import DType
@@ -25,6 +26,7 @@ from .fusion import Fusion, TorchOps
 from .grouping import Axis, Split
 from .grouping import offsets as group_ends
 from .problem import GemmProblem
+from .scaling import Scales
 
 if TYPE_CHECKING:
     import torch
@@ -123,7 +125,9 @@ def check(
     kernel(c, a, b, *others)
     device.synchronize()
     offsets = others.pop(0) if problem.grouping else None
-    found = compare(c, a, b, problem.fusion, others, offsets=offsets)
+    exact = exact_operands(problem, a, b, others)
+    tensors = others[2:] if problem.block_scaled else others
+    found = compare(c, *exact, problem.fusion, tensors, offsets=offsets)
     written = int(_buffer(c).isnan().logical_not().sum())
     if written > c.numel():
         raise WrongNumbers(f"{written - c.numel()} elements outside of C were written")
@@ -140,8 +144,9 @@ def operands(
     """Tensors for a problem, no better aligned than it says.
 
     Returns:
-        C[M, N] of ``out_dtype``, its whole buffer NaN; A[M, K] and B[K, N] of ``dtype``, normal;
-        the ends of the groups where there are any, int32, as `split` has them; then the tensors
+        C[M, N] of ``out_dtype``, its whole buffer NaN; A[M, K] and B[K, N] of their types, normal
+        (FP4: any code, [M, K/2] and [K/2, N]); the ends of the groups where there are any, int32,
+        as `split` has them; block scales, if any, flat float8_e8m0fnu around 1; then the tensors
         of the epilogue, of C's shape each, normal. What there is more than one of (`copies`) has
         that index in front. Each is a view of a flat buffer with the problem's strides.
     """
@@ -174,17 +179,21 @@ def operands(
     )
     c = view((p.m, p.n), (p.c_batch, p.ldc, 1), p.out_dtype, p.c_align, count_c)
     read = [
-        view((p.m, p.k), (p.a_batch, *a_strides), p.dtype, p.a_align, count_a),
-        view((p.k, p.n), (p.b_batch, *b_strides), p.dtype, p.b_align, count_b),
+        view((p.m, p.k // p.dtype.packed), (p.a_batch, *a_strides), p.dtype, p.a_align, count_a),
+        view((p.k // p.b_type.packed, p.n), (p.b_batch, *b_strides), p.b_type, p.b_align, count_b),
+    ]
+    scales = [
+        _random_scales(held, rows, p.k, generator)
+        for held, rows in ((p.a_scales, p.m), (p.b_scales, p.n))
+        if held is not None
     ]
     for tensor, strides in zip(p.fusion.tensors if p.fusion else (), p.tensors, strict=True):
         read.append(view((p.m, p.n), strides, tensor.dtype, 16, count_c))
     _buffer(c).fill_(math.nan)
     for operand in read:
-        _buffer(operand).normal_(generator=generator)
-    if p.grouping is None:
-        return (c, *read)
-    return (c, *read[:2], _offsets(p, torch_device, split), *read[2:])
+        _fill(_buffer(operand), generator)
+    offsets = [_offsets(p, torch_device, split)] if p.grouping is not None else []
+    return (c, *read[:2], *offsets, *scales, *read[2:])
 
 
 def _offsets(problem: GemmProblem, torch_device: str, split: Split) -> torch.Tensor:
@@ -194,6 +203,49 @@ def _offsets(problem: GemmProblem, torch_device: str, split: Split) -> torch.Ten
     axis, groups = problem.grouping.axis.value, problem.grouping.groups
     ends = group_ends(getattr(problem, axis), groups, split)
     return torch.tensor(ends, dtype=torch.int32, device=torch_device)
+
+
+def _fill(flat: torch.Tensor, generator: torch.Generator) -> None:
+    """Random values of any type: normal, or any code of a packed one."""
+    import torch
+
+    if flat.dtype.itemsize > 1:
+        flat.normal_(generator=generator)
+    elif flat.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        wide = torch.empty(flat.shape, device=flat.device).normal_(generator=generator)
+        flat.copy_(wide)
+    else:
+        flat.view(torch.uint8).random_(0, 256, generator=generator)
+
+
+def _random_scales(scales: Scales, rows: int, k: int, generator: torch.Generator) -> torch.Tensor:
+    import torch
+
+    # 2^-3 to 2^4, so that fp16 holds the result; an address no better aligned than promised.
+    offset = scales.align if scales.align < 16 else 0
+    size = scales.bytes(rows, k) + offset + GUARD_ELEMENTS
+    flat = torch.empty(size, dtype=torch.uint8, device=generator.device)
+    flat.random_(124, 132, generator=generator)
+    return flat.view(torch.float8_e8m0fnu)[offset:]
+
+
+def exact_operands(
+    problem: GemmProblem, a: torch.Tensor, b: torch.Tensor, scales: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A and B as float64, times their block scales.
+
+    Args:
+        problem: the GEMM.
+        a, b: its operands.
+        scales: of A and of B, first, where there are any.
+    """
+    p = problem
+    wide_a = microscaling.decode(a, p.dtype, -1)
+    wide_b = microscaling.decode(b, p.b_type, -2)
+    if p.a_scales is not None and p.b_scales is not None:
+        wide_a = wide_a * microscaling.decode_scales(scales[0], p.a_scales, p.m, p.k)
+        wide_b = wide_b * microscaling.decode_scales(scales[1], p.b_scales, p.n, p.k).mT
+    return wide_a, wide_b
 
 
 def accuracy(c: torch.Tensor, exact: torch.Tensor) -> Accuracy:
@@ -262,7 +314,7 @@ def compare(
         count = int(missing.sum())
         raise WrongNumbers(f"{count} of {c.numel()} elements are NaN or unwritten, first {at}")
     bound = bound + 0.5 * _spacing(exact, c.dtype)
-    excess = torch.where(got == exact, -1.0, (got.double() - exact).abs() - bound)
+    excess = torch.where(got == exact.to(c.dtype), -1.0, (got.double() - exact).abs() - bound)
     excess = excess.nan_to_num(nan=math.inf)
     found = accuracy(got, exact)
     place = tuple(int(i) for i in torch.unravel_index(excess.argmax(), c.shape))
@@ -360,13 +412,16 @@ def _buffer(view: torch.Tensor) -> torch.Tensor:
 def operand_bytes(problem: GemmProblem) -> int:
     """Bytes of one set of operands with the gaps between their rows."""
     p = problem
-    a_lines, a_length = (p.m, p.k) if p.layout.a_k_contiguous else (p.k, p.m)
-    b_lines, b_length = (p.n, p.k) if p.layout.b_k_contiguous else (p.k, p.n)
+    a_k, b_k = p.k // p.dtype.packed, p.k // p.b_type.packed
+    a_lines, a_length = (p.m, a_k) if p.layout.a_k_contiguous else (a_k, p.m)
+    b_lines, b_length = (p.n, b_k) if p.layout.b_k_contiguous else (b_k, p.n)
     count_c, count_a, count_b = p.copies
     a = (a_lines - 1) * p.lda + (a_length - 1) * p.a_inner + (count_a - 1) * p.a_batch + 1
     b = (b_lines - 1) * p.ldb + (b_length - 1) * p.b_inner + (count_b - 1) * p.b_batch + 1
     c = (p.m - 1) * p.ldc + p.n + (count_c - 1) * p.c_batch
-    size = (a + b) * p.dtype.bytes + c * p.out_dtype.bytes
+    size = a * p.dtype.bytes + b * p.b_type.bytes + c * p.out_dtype.bytes
+    for scales, rows in ((p.a_scales, p.m), (p.b_scales, p.n)):
+        size += scales.bytes(rows, p.k) if scales is not None else 0
     for tensor, strides in zip(p.fusion.tensors if p.fusion else (), p.tensors, strict=True):
         steps = zip((count_c, p.m, p.n), strides, strict=True)
         size += (sum((n - 1) * s for n, s in steps) + 1) * tensor.dtype.bytes

@@ -11,6 +11,7 @@ from .dtypes import DType
 from .errors import ProblemError
 from .fusion import Fusion
 from .grouping import Axis, Grouping
+from .scaling import BLOCK, ScaleLayout, Scales
 
 
 class Layout(enum.Enum):
@@ -70,6 +71,10 @@ class GemmProblem:
         tensors: (batch, row, column) strides in elements of each tensor that it reads.
         grouping: which of the extents is the sum of its groups'. The batch stride of what each
             group has for itself leads from one group's to the next; ``batch`` is 1.
+        b_dtype: type of B where it is not A's; only the f8f6f4 types mix.
+        a_scales, b_scales: MX block scales; both or none. K is then a multiple of 32.
+
+    Extents count elements, strides what is stored: a packed pair of FP4 is one.
     """
 
     m: int
@@ -94,6 +99,9 @@ class GemmProblem:
     fusion: Fusion | None = None
     tensors: tuple[tuple[int, int, int], ...] = ()
     grouping: Grouping | None = None
+    b_dtype: DType | None = None
+    a_scales: Scales | None = None
+    b_scales: Scales | None = None
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
@@ -106,8 +114,8 @@ class GemmProblem:
                 raise ProblemError(name, value, "is not a stride", "pass elements, at least 0")
         for name in ("a_align", "b_align", "c_align"):
             value = getattr(self, name)
-            if value not in (2, 4, 8, 16):
-                raise ProblemError(name, value, "is not an alignment", "pass 2, 4, 8 or 16 bytes")
+            if value not in (1, 2, 4, 8, 16):
+                raise ProblemError(name, value, "is not an alignment", "pass 1, 2, 4, 8 or 16")
         if self.m > 1 and self.ldc < self.n:
             raise ProblemError("ldc", self.ldc, "makes rows of C overlap", f"pass {self.n} or more")
         if self.grouping is not None and self.batch != 1:
@@ -116,6 +124,27 @@ class GemmProblem:
         if len(self.tensors) != read:
             way = f"pass the strides of the {read} tensors that the fusion reads"
             raise ProblemError("tensors", self.tensors, "do not fit the fusion", way)
+        self._check_scaled()
+
+    def _check_scaled(self) -> None:
+        if self.b_dtype is self.dtype:
+            raise ProblemError("b_dtype", self.dtype.value, "is A's type", "leave it out")
+        if (self.a_scales is None) != (self.b_scales is None):
+            raise ProblemError("b_scales", self.b_scales, "stands alone", "scale both A and B")
+        if self.a_scales is not None and self.k % BLOCK:
+            raise ProblemError("k", self.k, "is no multiple of 32", "pad K: scales are of 32 each")
+        if DType.FP4 in (self.dtype, self.b_dtype) and self.k % 2:
+            raise ProblemError("k", self.k, "is odd", "FP4 comes in pairs along K")
+
+    @property
+    def b_type(self) -> DType:
+        """Type of B."""
+        return self.b_dtype or self.dtype
+
+    @property
+    def block_scaled(self) -> bool:
+        """A and B have MX block scales."""
+        return self.a_scales is not None
 
     @classmethod
     def dense(cls, m: int, n: int, k: int, **options: Any) -> GemmProblem:
@@ -123,25 +152,31 @@ class GemmProblem:
 
         Args:
             m, n, k: extents in elements.
-            options: ``dtype`` and ``out_dtype`` (a DType or its name; bf16, and the same as
-                ``dtype``), ``layout`` (a Layout or its letters; NT), ``groups`` (a Grouping or
-                ``m8``; none), ``op``.
+            options: ``dtype``, ``b_dtype`` and ``out_dtype`` (a DType or its name; bf16, the
+                same as ``dtype``, and the same or bf16 where that has 8 bits or fewer),
+                ``layout`` (a Layout or its letters; NT), ``groups`` (a Grouping or ``m8``; none),
+                ``op``, and ``scales`` (a ScaleLayout or its name: A and B have MX block scales).
+                ``mxfp8`` and ``mxfp4`` as ``dtype`` are FP8 E4M3 and FP4 with plain scales.
 
         Raises:
             ProblemError: an extent, dtype or layout that is not usable.
         """
-        dtype = _as_dtype(options.pop("dtype", DType.BF16))
-        out_dtype = _as_dtype(options.pop("out_dtype", dtype))
+        dtype, scales = _dtype_and_scales(options)
+        b_type = _as_dtype(options.pop("b_dtype", dtype))
+        same = DType.BF16 if dtype.scaled else dtype
+        out_dtype = _as_dtype(options.pop("out_dtype", same))
         layout = _as_layout(options.pop("layout", Layout.NT))
         grouping = _as_grouping(options.pop("groups", None))
-        op = options.pop("op", "grouped_mm" if grouping else "mm")
+        op = options.pop("op", "grouped_mm" if grouping else "scaled_mm" if dtype.scaled else "mm")
         if options:
             name, value = next(iter(options.items()))
             raise ProblemError(name, value, "is not an option", "see GemmProblem.dense")
-        lda = k if layout.a_k_contiguous else m
-        ldb = k if layout.b_k_contiguous else n
+        a_k, b_k = k // dtype.packed, k // b_type.packed
+        lda = a_k if layout.a_k_contiguous else m
+        ldb = b_k if layout.b_k_contiguous else n
+        held = None if scales is None else Scales.contiguous(k, ScaleLayout(scales))
         own = {Axis.M: "b", Axis.N: "a", Axis.K: "c"}[grouping.axis] if grouping else ""
-        steps = {"a": m * k, "b": n * k, "c": m * n}
+        steps = {"a": m * a_k, "b": n * b_k, "c": m * n}
         steps = {name: step if name == own else 0 for name, step in steps.items()}
         return cls(
             m=m,
@@ -154,13 +189,16 @@ class GemmProblem:
             ldb=ldb,
             ldc=n,
             a_align=alignment(lda * dtype.bytes),
-            b_align=alignment(ldb * dtype.bytes),
+            b_align=alignment(ldb * b_type.bytes),
             c_align=alignment(n * out_dtype.bytes),
             op=op,
             a_batch=steps["a"],
             b_batch=steps["b"],
             c_batch=steps["c"],
             grouping=grouping,
+            b_dtype=None if b_type is dtype else b_type,
+            a_scales=held,
+            b_scales=held,
         )
 
     @classmethod
@@ -201,13 +239,18 @@ class GemmProblem:
     def bytes(self) -> int:
         """Bytes of A, B and C when each is touched once."""
         c, a, b = self.copies
-        ab = (self.m * self.k * a + self.k * self.n * b) * self.dtype.bytes
-        return ab + self.m * self.n * self.out_dtype.bytes * c
+        bits = self.m * self.k * self.dtype.bits * a + self.k * self.n * self.b_type.bits * b
+        if self.block_scaled:
+            bits += (self.m * a + self.n * b) * (self.k // BLOCK) * 8
+        return bits // 8 + self.m * self.n * self.out_dtype.bytes * c
 
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch > 1 else ""
         shape = f"{batch}{self.m}x{self.n}x{self.k}"
-        text = f"{self.op} {shape} {self.dtype.value} {self.layout.value}"
+        types = self.dtype.value + (f" x {self.b_dtype.value}" if self.b_dtype else "")
+        text = f"{self.op} {shape} {types} {self.layout.value}"
+        if self.a_scales is not None:
+            text += f" mx {self.a_scales.layout.value}"
         text += f" {self.grouping}" if self.grouping else ""
         return text if self.out_dtype is self.dtype else f"{text} -> {self.out_dtype.value}"
 
@@ -221,6 +264,11 @@ class GemmProblem:
         grouping = data.pop("grouping")
         if grouping is not None:
             data["grouping"] = grouping.to_json()
+        # Absent where absent, so that records of unscaled products keep their keys.
+        for name in ("b_dtype", "a_scales", "b_scales"):
+            value = data.pop(name)
+            if value is not None:
+                data[name] = value.value if name == "b_dtype" else value.to_json()
         return data
 
     @classmethod
@@ -243,6 +291,9 @@ class GemmProblem:
             values["tensors"] = tuple(tuple(strides) for strides in values.get("tensors", ()))
             if values.get("grouping") is not None:
                 values["grouping"] = Grouping.from_json(values["grouping"])
+            for name in ("a_scales", "b_scales"):
+                values[name] = values.get(name) and Scales.from_json(values[name])
+            values["b_dtype"] = values.get("b_dtype") and _as_dtype(values["b_dtype"])
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ProblemError("problem", data, f"lacks a field ({error})", "pass all") from None
@@ -250,6 +301,18 @@ class GemmProblem:
 
 def _as_dtype(value: DType | str) -> DType:
     return value if isinstance(value, DType) else DType.parse(value)
+
+
+# What `GemmProblem.dense` and the command line call a type with block scales.
+_MX = {"mxfp8": DType.FP8_E4M3, "mxbf8": DType.FP8_E5M2, "mxfp4": DType.FP4}
+
+
+def _dtype_and_scales(options: dict[str, Any]) -> tuple[DType, ScaleLayout | str | None]:
+    """Take ``dtype`` and ``scales`` from options; the name of an MX type says both."""
+    asked, scales = options.pop("dtype", DType.BF16), options.pop("scales", None)
+    if isinstance(asked, str) and asked.lower() in _MX:
+        return _MX[asked.lower()], scales or ScaleLayout.PLAIN
+    return _as_dtype(asked), scales
 
 
 def _as_layout(value: Layout | str) -> Layout:

@@ -28,9 +28,13 @@ INT32_MAX = 2**31 - 1
 BUFFER_BYTES = 2**31 - 1
 VMCNT_MAX = 63
 TILE_K = (32, 64, 128)
+# Multiples of the 128 of an f8f6f4 instruction.
+TILE_K_SCALED = (128, 256, 512)
 # With more, kernels that gather an operand spill registers (256x256 tiles of 8 waves, by 61).
 GATHER_ACCUMULATORS = 64
-OPS = ("mm", "addmm", "bmm", "baddbmm", "grouped_mm")
+# K is a multiple of this for 8-bit operands, as in torch: a 16-byte piece never has K's end inside.
+SCALED_K = 16
+OPS = ("mm", "addmm", "bmm", "baddbmm", "grouped_mm", "scaled_mm")
 # Offsets of a grouped problem are held a lane each, in registers of every wave.
 GROUPS = 16 * WAVE_SIZE
 # Workgroups of a launch along the second axis of the grid (HIP's limit).
@@ -44,10 +48,9 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
     p = problem
     if p.op not in OPS:
         return f"op {p.op} has no kernel yet; supported: {', '.join(OPS)}"
-    if p.dtype not in (DType.BF16, DType.FP16):
-        return f"dtype {p.dtype.value} has no kernel; supported: bfloat16, float16"
-    if p.out_dtype not in (p.dtype, DType.FP32):
-        return f"output {p.out_dtype.value} from {p.dtype.value} has no kernel"
+    limit = _type_limit(p)
+    if limit:
+        return limit
     if p.batch > GRID_Y:
         return f"batch={p.batch} exceeds the {GRID_Y} of a launch"
     if (p.op == "grouped_mm") != (p.grouping is not None):
@@ -60,19 +63,49 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
     for name in ("m", "n", "k", "lda", "ldb", "ldc", "a_inner", "b_inner", *BATCH_STRIDES):
         if getattr(p, name) > INT32_MAX:
             return f"{name}={getattr(p, name)} does not fit in 32 bits"
+    types = {"A": p.dtype, "B": p.b_type, "C": p.out_dtype}
+    a_k, b_k = p.k // p.dtype.packed, p.k // p.b_type.packed
     for name, rows, cols, ld, inner in (
-        ("A", p.m, p.k, p.lda, p.a_inner)
+        ("A", p.m, a_k, p.lda, p.a_inner)
         if p.layout.a_k_contiguous
-        else ("A", p.k, p.m, p.lda, p.a_inner),
-        ("B", p.n, p.k, p.ldb, p.b_inner)
+        else ("A", a_k, p.m, p.lda, p.a_inner),
+        ("B", p.n, b_k, p.ldb, p.b_inner)
         if p.layout.b_k_contiguous
-        else ("B", p.k, p.n, p.ldb, p.b_inner),
+        else ("B", b_k, p.n, p.ldb, p.b_inner),
         ("C", p.m, p.n, p.ldc, 1),
     ):
-        size = p.out_dtype.bytes if name == "C" else p.dtype.bytes
-        extent = ((rows - 1) * ld + (cols - 1) * inner + 1) * size
+        extent = ((rows - 1) * ld + (cols - 1) * inner + 1) * types[name].bytes
         if extent > BUFFER_BYTES:
             return f"operand {name} spans {extent} bytes, over the {BUFFER_BYTES} of a descriptor"
+    for name, rows, scales in (("A", p.m, p.a_scales), ("B", p.n, p.b_scales)):
+        if scales is not None and scales.bytes(rows, p.k) > BUFFER_BYTES:
+            return f"the scales of {name} span over the {BUFFER_BYTES} bytes of a descriptor"
+    return None
+
+
+def _type_limit(p: GemmProblem) -> str | None:
+    wide = (DType.BF16, DType.FP16)
+    if p.dtype.scaled:
+        if not p.b_type.scaled:
+            return f"A of {p.dtype.value} and B of {p.b_type.value} have no kernel"
+        if p.out_dtype not in (*wide, DType.FP32):
+            return (
+                f"output {p.out_dtype.value} has no kernel; supported: bfloat16, float16, float32"
+            )
+        if p.k % SCALED_K:
+            return f"k={p.k} is not a multiple of {SCALED_K}, which {p.dtype.value} needs"
+        if p.batch > 1:
+            return f"batch={p.batch}: products of {p.dtype.value} come one at a time"
+        if DType.FP4 in (p.dtype, p.b_type) and not p.block_scaled:
+            return "FP4 without block scales has no kernel"
+        return None
+    if p.dtype not in wide or p.b_dtype or p.block_scaled:
+        return (
+            f"dtype {p.dtype.value} has no kernel; supported: bfloat16, float16, and the 8- and "
+            "4-bit types of scaled_mm"
+        )
+    if p.out_dtype not in (p.dtype, DType.FP32):
+        return f"output {p.out_dtype.value} from {p.dtype.value} has no kernel"
     return None
 
 
@@ -80,8 +113,8 @@ def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
     """Why `config` cannot run `problem` on `arch`, or None if it can."""
     return (
         problem_limit(problem, arch)
-        or _tile_limit(config)
-        or _pipeline_limit(config)
+        or _tile_limit(problem, config)
+        or _pipeline_limit(problem, config)
         or _room_limit(problem, config, arch)
         or _split_limit(problem, config)
         or _group_limit(problem, config, arch)
@@ -89,9 +122,11 @@ def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
     )
 
 
-def _tile_limit(config: GemmConfig) -> str | None:
-    if config.tile_k not in TILE_K:
-        return f"tile_k={config.tile_k} has no LDS layout; use one of {TILE_K}"
+def _tile_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
+    steps = TILE_K_SCALED if problem.dtype.scaled else TILE_K
+    if config.tile_k not in steps:
+        what = f" of {problem.dtype.value}" if problem.dtype.scaled else ""
+        return f"tile_k={config.tile_k}{what} has no LDS layout; use one of {steps}"
     for name, waves in (("tile_m", config.waves_m), ("tile_n", config.waves_n)):
         tile = getattr(config, name)
         if tile & (tile - 1):
@@ -101,8 +136,10 @@ def _tile_limit(config: GemmConfig) -> str | None:
     return None
 
 
-def _pipeline_limit(config: GemmConfig) -> str | None:
+def _pipeline_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
     if config.pipeline == "hti":
+        if problem.dtype.scaled:
+            return f"the hti pipeline has no form for {problem.dtype.value}"
         if config.stages != 2:
             return f"stages={config.stages}: the hti pipeline has 2"
         if config.waves_m != 2 or config.waves_n < 2:
@@ -142,7 +179,7 @@ def _room_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | N
     c = config
     if c.waves > arch.max_waves_per_workgroup:
         return f"{c.waves} waves exceed the {arch.max_waves_per_workgroup} of a workgroup"
-    lds = max(c.ring_bytes(problem.dtype.bytes), c.c_tile_bytes(problem.out_dtype.bytes))
+    lds = KernelSpec.of(problem, config).lds_bytes
     if lds > arch.lds_bytes:
         return f"{lds} bytes of LDS exceed the {arch.lds_bytes} of a CU"
     waves_per_simd = -(-c.waves // arch.simds_per_cu)
@@ -154,16 +191,17 @@ def _room_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | N
 
 def _load_limit(spec: KernelSpec) -> str | None:
     config = spec.config
-    for name, tile, load, k_contiguous in (
-        ("A", config.tile_m, spec.a_load, spec.layout.a_k_contiguous),
-        ("B", config.tile_n, spec.b_load, spec.layout.b_k_contiguous),
+    scaled = spec.dtype.scaled
+    for name, tile, load, k_contiguous, dtype in (
+        ("A", config.tile_m, spec.a_load, spec.layout.a_k_contiguous or scaled, spec.dtype),
+        ("B", config.tile_n, spec.b_load, spec.layout.b_k_contiguous or scaled, spec.b_type),
     ):
         rows = tile // config.parts
         size = LOAD_BYTES[load]
-        line = (config.tile_k if k_contiguous else rows) * spec.dtype.bytes
+        line = (config.tile_k if k_contiguous else rows) * dtype.bits // 8
         if line % LOAD_BYTES["dma16"]:
             return f"a {line}-byte line of {name} in LDS is not a multiple of 16 bytes"
-        if rows * config.tile_k * spec.dtype.bytes % (config.threads * size):
+        if rows * config.tile_k * dtype.bits // 8 % (config.threads * size):
             return f"{config.threads} threads of {size}-byte loads do not tile {name} in LDS evenly"
     if "gather" in (spec.a_load, spec.b_load) and config.accumulators > GATHER_ACCUMULATORS:
         return (
@@ -180,9 +218,15 @@ def dma_per_stage(spec: KernelSpec) -> int:
     """DMA instructions a wave issues to fill one stage of the ring; gathers are no DMA."""
     config = spec.config
     total = 0
-    for rows, load in ((config.tile_m, spec.a_load), (config.tile_n, spec.b_load)):
+    for rows, load, dtype in (
+        (config.tile_m, spec.a_load, spec.dtype),
+        (config.tile_n, spec.b_load, spec.b_type),
+    ):
         if load != "gather":
-            total += rows * config.tile_k * spec.dtype.bytes // (config.threads * LOAD_BYTES[load])
+            bits = rows * config.tile_k * dtype.bits
+            total += bits // (8 * config.threads * LOAD_BYTES[load])
+    if spec.block_scaled and "gather" not in (spec.a_scales, spec.b_scales):
+        total += spec.scale_ring.loads
     return total
 
 
@@ -200,8 +244,14 @@ _TILES += ((32, 128), (32, 64), (16, 128), (16, 64), (64, 32), (64, 16), (32, 32
 
 def every_config() -> list[GemmConfig]:
     """The whole space, legal or not for any one problem, in a fixed order."""
-    staged = list(_staged_configs())
-    return [*staged, *_hti_configs(), *_split_configs(staged)]
+    return list(dict.fromkeys([*_space(False), *_space(True)]))
+
+
+def _space(scaled: bool) -> list[GemmConfig]:
+    """The space of 16-bit operands, or of narrower ones, whose K steps are longer."""
+    tiles_k = TILE_K_SCALED if scaled else TILE_K
+    staged = list(_staged_configs(tiles_k))
+    return [*staged, *_hti_configs((128, 256) if scaled else (32, 64)), *_split_configs(staged)]
 
 
 _SPLITS = (2, 4, 8, 16)
@@ -219,8 +269,8 @@ def _split_configs(staged: list[GemmConfig]) -> Iterator[GemmConfig]:
 _ORDERS = ((0, False), (8, True))
 
 
-def _staged_configs() -> Iterator[GemmConfig]:
-    for (tile_m, tile_n), tile_k, stages in itertools.product(_TILES, TILE_K, (2, 3, 4)):
+def _staged_configs(tiles_k: tuple[int, ...]) -> Iterator[GemmConfig]:
+    for (tile_m, tile_n), tile_k, stages in itertools.product(_TILES, tiles_k, (2, 3, 4)):
         for waves_m, waves_n in _wave_grids(tile_m, tile_n):
             for group_m, xcd_remap in _ORDERS:
                 yield GemmConfig(
@@ -235,10 +285,10 @@ def _staged_configs() -> Iterator[GemmConfig]:
                 )
 
 
-def _hti_configs() -> Iterator[GemmConfig]:
+def _hti_configs(tiles_k: tuple[int, ...]) -> Iterator[GemmConfig]:
     tiles = ((256, 256), (256, 128), (128, 256), (128, 128))
     for (tile_m, tile_n), tile_k, (group_m, xcd_remap) in itertools.product(
-        tiles, (32, 64), _ORDERS
+        tiles, tiles_k, _ORDERS
     ):
         yield GemmConfig(
             pipeline="hti",

@@ -16,7 +16,6 @@ from . import grouped, hti, staged
 from .workgroup import Launched, Sizes, Workgroup
 
 BODIES = {"staged": staged.body, "hti": hti.body}
-TYPES = {"bfloat16": fx.BFloat16, "float16": fx.Float16, "float32": fx.Float32}
 
 
 def build(spec: Any) -> Any:
@@ -26,7 +25,6 @@ def build(spec: Any) -> Any:
         A ``flyc.jit`` function of POINTERS, INTEGERS (Int32) and a Stream.
     """
     body = BODIES[spec.config.pipeline]
-    types = TYPES[spec.dtype.value], TYPES[spec.out_dtype.value]
     threads = spec.config.threads
 
     @flyc.kernel(name=spec.name, known_block_size=[threads, 1, 1])
@@ -38,6 +36,8 @@ def build(spec: Any) -> Any:
         t1: fx.Pointer,
         t2: fx.Pointer,
         t3: fx.Pointer,
+        a_scale: fx.Pointer,
+        b_scale: fx.Pointer,
         workspace: fx.Pointer,
         counters: fx.Pointer,
         offsets: fx.Pointer,
@@ -68,8 +68,25 @@ def build(spec: Any) -> Any:
         t3_batch: fx.Int32,
         t3_row: fx.Int32,
         t3_column: fx.Int32,
+        a_scale_row: fx.Int32,
+        a_scale_block: fx.Int32,
+        b_scale_row: fx.Int32,
+        b_scale_block: fx.Int32,
     ):
-        pointers = (c, a, b, t0, t1, t2, t3, workspace, counters, offsets)
+        pointers = (
+            c,
+            a,
+            b,
+            t0,
+            t1,
+            t2,
+            t3,
+            a_scale,
+            b_scale,
+            workspace,
+            counters,
+            offsets,
+        )
         integers = (
             m,
             n,
@@ -98,10 +115,14 @@ def build(spec: Any) -> Any:
             t3_batch,
             t3_row,
             t3_column,
+            a_scale_row,
+            a_scale_block,
+            b_scale_row,
+            b_scale_block,
         )
         addresses = {n: fx.Int64(fx.ptrtoint(p)) for n, p in zip(POINTERS, pointers, strict=True)}
         sizes = Sizes(**dict(zip(INTEGERS, integers, strict=True)))
-        launched = Launched.of(spec, types, addresses, sizes)
+        launched = Launched.of(spec, addresses, sizes)
         if const_expr(spec.ragged is None):
             body(Workgroup.start(launched))
         else:
@@ -116,6 +137,8 @@ def build(spec: Any) -> Any:
         t1: fx.Pointer,
         t2: fx.Pointer,
         t3: fx.Pointer,
+        a_scale: fx.Pointer,
+        b_scale: fx.Pointer,
         workspace: fx.Pointer,
         counters: fx.Pointer,
         offsets: fx.Pointer,
@@ -146,6 +169,10 @@ def build(spec: Any) -> Any:
         t3_batch: fx.Int32,
         t3_row: fx.Int32,
         t3_column: fx.Int32,
+        a_scale_row: fx.Int32,
+        a_scale_block: fx.Int32,
+        b_scale_row: fx.Int32,
+        b_scale_block: fx.Int32,
         stream: fx.Stream,
     ):
         kernel(
@@ -156,6 +183,8 @@ def build(spec: Any) -> Any:
             t1,
             t2,
             t3,
+            a_scale,
+            b_scale,
             workspace,
             counters,
             offsets,
@@ -186,6 +215,10 @@ def build(spec: Any) -> Any:
             t3_batch,
             t3_row,
             t3_column,
+            a_scale_row,
+            a_scale_block,
+            b_scale_row,
+            b_scale_block,
         ).launch(grid=(grid, batch, 1), block=(threads, 1, 1), stream=stream)
 
     return launch

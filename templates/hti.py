@@ -67,7 +67,7 @@ class Step:
     @property
     def younger(self) -> int:
         """DMAs of YOUNGER half tiles, alternately of A and of B, whichever comes first."""
-        steps = (self.a[0].g.dma_steps, self.b[0].g.dma_steps)
+        steps = (self.a[0].dma_steps, self.b[0].dma_steps)
         return YOUNGER // 2 * sum(steps) + min(steps)
 
     def load(self, k_step: Any, half: int) -> None:

@@ -14,7 +14,7 @@ import flydsl.expr as fx
 
 from ..config import LOAD_BYTES
 from . import ops
-from .swizzle import CHUNK_BYTES, chunk_xor
+from .swizzle import CHUNK_BYTES, chunk_order, chunk_xor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +23,13 @@ class Geometry:
 
     Attributes:
         rows: extent along M (of A) or N (of B).
-        tile_k: extent along K.
+        tile_k: extent along K, in what is stored: elements, or pairs of FP4.
         k_contiguous: neighbours along K are neighbours in memory and in LDS.
         load: one of LOAD_BYTES.
         threads: of the workgroup.
         waves: waves along the operand's own axis.
-        dtype: a 16-bit FlyDSL type.
+        dtype: the FlyDSL type of what is stored, a 16-bit one, or Int8 for the f8f6f4 types.
+        packed: elements that are stored as one.
     """
 
     rows: int
@@ -38,6 +39,12 @@ class Geometry:
     threads: int
     waves: int
     dtype: Any
+    packed: int = 1
+
+    @property
+    def size(self) -> int:
+        """Bytes of what is stored."""
+        return int(self.dtype.width // 8)
 
     @property
     def lines(self) -> int:
@@ -45,7 +52,7 @@ class Geometry:
 
     @property
     def chunks(self) -> int:
-        return (self.tile_k if self.k_contiguous else self.rows) * 2 // CHUNK_BYTES
+        return (self.tile_k if self.k_contiguous else self.rows) * self.size // CHUNK_BYTES
 
     @property
     def pitch(self) -> int:
@@ -55,7 +62,7 @@ class Geometry:
     @property
     def bytes(self) -> int:
         """LDS bytes of one stage."""
-        return self.rows * self.tile_k * 2
+        return self.rows * self.tile_k * self.size
 
     @property
     def steps(self) -> int:
@@ -63,9 +70,9 @@ class Geometry:
         return self.bytes // (self.threads * LOAD_BYTES[self.load])
 
     @property
-    def dma_steps(self) -> int:
-        """Loads of one stage that vmcnt counts until the pipeline waits for them."""
-        return 0 if self.load == "gather" else self.steps
+    def slices(self) -> int:
+        """Pieces of 64 bytes along K: what the four lane groups read at once, 16 each."""
+        return self.tile_k * self.size // 64
 
     @property
     def fragments(self) -> int:
@@ -80,9 +87,11 @@ class Operand:
         geometry: its compile-time shape.
         lds: LDS byte address of stage 0.
         address: global byte address of the operand.
-        origin: (row, k) at which the tile begins, in elements.
-        extents: rows of the whole operand and K elements from the origin on.
-        strides: (row stride, k stride), in elements.
+        origin: (row, k) at which the tile begins.
+        extents: rows of the whole operand and the K extent from the origin on.
+        strides: (row stride, k stride).
+
+    Along K all of these count what is stored, as `Geometry.tile_k` does.
     """
 
     def __init__(
@@ -102,16 +111,21 @@ class Operand:
         self.row_stride, self.k_stride = strides
         rows, k0 = (fx.Int64(o) for o in origin)
         skipped = rows * fx.Int64(self.row_stride) + k0 * fx.Int64(self.k_stride)
-        self.address = address + skipped * 2
+        self.address = address + skipped * geometry.size
         last = (self.rows_left - 1) * self.row_stride + (self.k - 1) * self.k_stride
         # Whole dwords: the range check of a buffer load works on dwords.
-        bytes_left = ((last + 1) * 2 + 3) & -4
+        bytes_left = ((last + 1) * geometry.size + 3) & -4
         # A half of a tile, or the last split of K, may begin past the end of the operand.
         inside = (self.rows_left > 0) & (self.k > 0)
         self.bytes = inside.select(bytes_left, fx.Int32(0))
         self.thread = fx.thread_idx.x
         self.lane = self.thread % 64
         self.offsets = self._dma_offsets() if geometry.load != "gather" else []
+
+    @property
+    def dma_steps(self) -> int:
+        """Loads of one stage that vmcnt counts until the pipeline waits for them."""
+        return 0 if self.g.load == "gather" else self.g.steps
 
     # -- memory to LDS ---------------------------------------------------------------------------
 
@@ -120,9 +134,14 @@ class Operand:
         g = self.g
         slot = unit * size // CHUNK_BYTES
         line = slot // g.chunks
-        chunk = (slot % g.chunks) ^ chunk_xor(line, g.chunks, g.k_contiguous)
-        inside = (unit * size % CHUNK_BYTES) // 2
-        return line, chunk * 8 + inside
+        place = (slot % g.chunks) ^ chunk_xor(line, g.chunks, g.k_contiguous)
+        inside = (unit * size % CHUNK_BYTES) // g.size
+        return line, self._chunk_at(place) * (CHUNK_BYTES // g.size) + inside
+
+    def _chunk_at(self, place: Any) -> Any:
+        """The chunk of a line that belongs at a place of it, before the XOR against conflicts."""
+        g = self.g
+        return place if g.size > 1 else chunk_order(place, g.chunks, g.packed)
 
     def _dma_offsets(self) -> list[Any]:
         stride = self.row_stride if self.g.k_contiguous else self.k_stride
@@ -131,7 +150,7 @@ class Operand:
             line, element = self._place(
                 self.thread + step * self.g.threads, LOAD_BYTES[self.g.load]
             )
-            offsets.append((line * stride + element) * 2)
+            offsets.append((line * stride + element) * self.g.size)
         return offsets
 
     def load(self, k_step: Any, stage: Any) -> None:
@@ -141,7 +160,7 @@ class Operand:
             self._gather(k_step, base)
             return
         size = LOAD_BYTES[self.g.load]
-        advance = k_step * self.g.tile_k * 2
+        advance = k_step * self.g.tile_k * self.g.size
         if not self.g.k_contiguous:
             advance = advance * self.k_stride
         left = self.bytes - advance
@@ -162,11 +181,11 @@ class Operand:
             unit = self.thread + step * g.threads
             line, element = self._place(unit, CHUNK_BYTES)
             values = []
-            for i in range(8):
+            for i in range(CHUNK_BYTES // g.size):
                 row, k = (line, element + i) if g.k_contiguous else (element + i, line)
                 k = k + k_step * g.tile_k
                 inside = (row < self.rows_left) & (k < self.k)
-                offset = (row * self.row_stride + k * self.k_stride) * 2
+                offset = (row * self.row_stride + k * self.k_stride) * g.size
                 offset = inside.select(offset, fx.Int32(ops.OUT_OF_RANGE))
                 values.append(ops.buffer_load(rsrc, offset, g.dtype))
             vector = fx.Vector.from_elements(values, g.dtype)
@@ -188,7 +207,7 @@ class Operand:
             xor = chunk_xor(row, g.chunks, True)
             return [
                 self.lds + row * g.pitch + ((group + kk * 4) ^ xor) * CHUNK_BYTES
-                for kk in range(g.tile_k // 32)
+                for kk in range(g.slices)
             ]
         # Each lane brings 4 elements of K line 8·group + lane%16 // 4 to its 16-lane transpose.
         k = group * 8 + self.lane % 16 // 4
@@ -200,16 +219,28 @@ class Operand:
         return bases
 
     def fragment(self, bases: list[Any], stage: Any, kk: int, index: int) -> fx.Vector:
-        """The 8 K-values of ``stage`` a lane feeds to MFMA ``kk`` of row fragment ``index``."""
+        """The 16 bytes of slice ``kk`` of ``stage`` that a lane holds of row fragment ``index``."""
         g = self.g
         stage_offset = stage * g.bytes
         if g.k_contiguous:
             address = bases[kk] + stage_offset + index * 16 * g.pitch
-            return ops.lds_load(address, 8, g.dtype)
+            kind = g.dtype if g.size > 1 else fx.Int32
+            return ops.lds_load(address, CHUNK_BYTES * 8 // kind.width, kind)
         address = bases[index] + stage_offset + kk * 32 * g.pitch
         low = ops.lds_load_transposed(address, g.dtype)
         high = ops.lds_load_transposed(address + 4 * g.pitch, g.dtype)
         return low.shuffle(high, list(range(8)))
+
+    def chunk_masks(self, remaining: Any, kk: int) -> list[Any]:
+        """Masks of the 4 dwords of a fragment of slice ``kk`` of a step with a partial K.
+
+        Args:
+            remaining: K elements left from the step's first one, a multiple of what 16 bytes hold.
+            kk: slice, as in `fragment`.
+        """
+        first = self._chunk_at(kk * 4 + self.lane // 16) * (CHUNK_BYTES * self.g.packed)
+        mask = (first < remaining).select(fx.Int32(-1), fx.Int32(0))
+        return [mask] * 4
 
 
 def tail_masks(remaining: Any, lane: Any) -> list[Any]:

@@ -153,6 +153,15 @@ def lds_load(address: fx.Int32, lanes: int, dtype: Any) -> fx.Vector:
     return fx.Vector(value)
 
 
+def lds_load_word(address: fx.Int32, size: int) -> fx.Int32:
+    """Read 1, 2 or 4 bytes from an address that is aligned to them, the rest zeros."""
+    if size == 4:
+        return lds_load(address, 1, fx.Int32)[0]
+    kind = ir.IntegerType.get_signless(8 * size)
+    value = llvm.LoadOp(kind, lds_pointer(address), alignment=size).result
+    return fx.Int32(llvm.zext(fx.Int32.ir_type, value))
+
+
 def lds_load_transposed(address: fx.Int32, dtype: Any) -> fx.Vector:
     """Read 4 16-bit elements a lane, transposed within each 16 lanes (ds_read_b64_tr_b16)."""
     kind = fx.Vector.make_type(4, dtype)
@@ -169,6 +178,33 @@ def mfma(a: Any, b: Any, c: Any) -> fx.Vector:
     op = rocdl.mfma_f32_16x16x32_f16 if a.dtype is fx.Float16 else rocdl.mfma_f32_16x16x32_bf16
     kind = fx.Vector.make_type(4, fx.Float32)
     return fx.Vector(op(kind, [as_ir_value(a), as_ir_value(b), as_ir_value(c), 0, 0, 0]))
+
+
+def mfma_f8f6f4(
+    values: tuple[Any, Any],
+    c: Any,
+    formats: tuple[int, int],
+    scales: tuple[Any, Any] | None,
+    byte: int,
+) -> fx.Vector:
+    """One 16x16x128 product of 8- or 4-bit fragments: c + a·b in fp32.
+
+    Args:
+        values: a and b, 8 dwords a lane of FP8, 4 of FP4.
+        c: 4 fp32 a lane.
+        formats: CBSZ and BLGP.
+        scales: E8M0 codes of a and of b, 4 a dword, each for the 32 elements of the lane's block;
+            None is 1 everywhere.
+        byte: which of the 4 to take.
+    """
+    one = fx.Int32(0)
+    # With constant zeros LLVM emits the unscaled instruction.
+    left, right = scales or (one, one)
+    byte = byte if scales else 0
+    kind = fx.Vector.make_type(4, fx.Float32)
+    a, b = (as_ir_value(v) for v in values)
+    arguments = (as_ir_value(c), *formats, byte, as_ir_value(left), byte, as_ir_value(right))
+    return fx.Vector(rocdl.mfma_scale_f32_16x16x128_f8f6f4(kind, [a, b, *arguments]))
 
 
 def zeros() -> fx.Vector:

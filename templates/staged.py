@@ -11,12 +11,14 @@ from typing import Any
 
 import flydsl.compiler as flyc
 import flydsl.expr as fx
-from flydsl.expr import const_expr, range_constexpr
+from flydsl.expr import const_expr
 
 from . import ops
 from .epilogue import Block
 from .finish import finish
-from .loads import Operand, masked, tail_masks
+from .loads import Operand
+from .matrix import Reader, product
+from .scales import BlockScales
 from .workgroup import Workgroup
 
 
@@ -25,7 +27,8 @@ def body(wg: Workgroup) -> None:
     config = wg.spec.config
     a = wg.operand_a(config.tile_m, 0, wg.lds)
     b = wg.operand_b(config.tile_n, 0, wg.lds + config.stages * a.g.bytes)
-    acc = multiply_ring(wg.spec, a, b, wg.wave, wg.k)
+    scales = wg.block_scales()
+    acc = multiply_ring(wg, a, b, scales)
     rows, columns = wg.wave[0] * (a.g.fragments * 16), wg.wave[1] * (b.g.fragments * 16)
     blocks = [
         Block(acc[m * b.g.fragments + n], rows + m * 16, columns + n * 16)
@@ -35,67 +38,79 @@ def body(wg: Workgroup) -> None:
     finish(wg, blocks)
 
 
-class Stage:
-    """One K step of the ring, as the waves read it: fragments in, products out."""
+class Ring:
+    """The K steps in LDS: filled from memory, and multiplied by the waves."""
 
-    def __init__(self, a: Operand, b: Operand, wave: tuple[Any, Any]) -> None:
-        self.a, self.b = a, b
-        self.a_bases = a.fragment_bases(wave[0])
-        self.b_bases = b.fragment_bases(wave[1])
+    def __init__(self, wg: Workgroup, a: Operand, b: Operand, scales: BlockScales | None) -> None:
+        spec = wg.spec
+        self.loaded = [x for x in (a, b, scales) if x is not None]
+        of_a, of_b = ((scales, i) if scales is not None else None for i in range(2))
+        self.a = Reader(a, spec.dtype, wg.wave[0], of_a)
+        self.b = Reader(b, spec.b_type, wg.wave[1], of_b)
+        self.early = scales.early if scales is not None else 0
 
-    def multiply(self, acc: list[Any], stage: Any, remaining: Any = None) -> list[Any]:
+    @property
+    def dma_steps(self) -> int:
+        """Loads of a K step that vmcnt counts until the pipeline waits for them."""
+        return sum(g.dma_steps for g in self.loaded)
+
+    def fill(self, k_step: Any, stage: Any) -> None:
+        """Start loading a K step."""
+        for part in self.loaded:
+            part.load(k_step, stage)
+
+    def start(self, stages: int) -> None:
+        """Start loading so many K steps, and what has to be there before the first of them."""
+        for i in range(self.early):
+            self.loaded[-1].load(fx.Int32(i - self.early), None)
+        for i in range(stages):
+            self.fill(fx.Int32(i), fx.Int32(i))
+
+    def multiply(self, acc: list[Any], k_step: Any, stage: Any, remaining: Any = None) -> list[Any]:
         """acc + A·B of one stage.
 
         Args:
             acc: accumulators, fragment of M major. Each holds 4 neighbours along N.
-            stage: index in the ring.
+            k_step: index of the K step; stage: of its place in the ring.
             remaining: K elements of the step, where it is partial; None where it is full.
         """
-        a, b = self.a, self.b
         acc = list(acc)
-        for kk in range(a.g.tile_k // 32):
-            left = [b.fragment(self.b_bases, stage, kk, n) for n in range(b.g.fragments)]
-            right = [a.fragment(self.a_bases, stage, kk, m) for m in range(a.g.fragments)]
-            if remaining is not None:
-                masks = tail_masks(remaining - kk * 32, a.lane)
-                left = [masked(f, masks) for f in left]
-                right = [masked(f, masks) for f in right]
-            for m in range(a.g.fragments):
-                for n in range(b.g.fragments):
-                    i = m * b.g.fragments + n
+        a_scales = self.a.step_scales(k_step, remaining)
+        b_scales = self.b.step_scales(k_step, remaining)
+        for instruction in range(self.a.instructions):
+            left = self.b.pieces(stage, instruction, b_scales, remaining)
+            right = self.a.pieces(stage, instruction, a_scales, remaining)
+            for m, row in enumerate(right):
+                for n, column in enumerate(left):
+                    i = m * len(left) + n
                     # B first: the result's rows are N, so a lane holds neighbours of C's row.
-                    acc[i] = ops.mfma(left[n], right[m], acc[i])
+                    acc[i] = product(column, row, acc[i], instruction)
         return acc
 
 
 @flyc.jit
-def multiply_ring(spec: Any, a: Operand, b: Operand, wave: Any, k: Any) -> list[Any]:
+def multiply_ring(wg: Workgroup, a: Operand, b: Operand, scales: Any) -> list[Any]:
     """Run the ring over K.
 
     Returns:
         The accumulators, fragment of M major, 4 fp32 a lane each.
     """
-    stages, tile_k = spec.config.stages, spec.config.tile_k
+    stages, tile_k, k = wg.spec.config.stages, wg.spec.config.tile_k, wg.k
+    ring = Ring(wg, a, b, scales)
     # Plain names: FlyDSL would carry an object whose method is called through the loop.
-    multiply = Stage(a, b, wave).multiply
+    fill, multiply = ring.fill, ring.multiply
     acc = [ops.zeros() for _ in range(a.g.fragments * b.g.fragments)]
-    younger = (stages - 2) * (a.g.dma_steps + b.g.dma_steps)
-
-    def fill(step: Any, stage: Any) -> None:
-        a.load(step, stage)
-        b.load(step, stage)
-
-    for stage in range_constexpr(stages - 1):
-        fill(fx.Int32(stage), fx.Int32(stage))
+    younger = (stages - 2) * ring.dma_steps
+    ring.start(stages - 1)
     full = k // tile_k
     for step in range(0, full, 1):
         ops.wait(vmcnt=younger, lgkmcnt=0)
         ops.barrier()
         ahead = step + (stages - 1)
         fill(ahead, ahead % stages)
-        acc = multiply(acc, step % stages)
-    if const_expr(spec.k_tail):
+        acc = multiply(acc, step, step % stages)
+    if const_expr(wg.spec.k_tail):
         ops.wait(vmcnt=younger, lgkmcnt=0)
         ops.barrier()
-        acc = multiply(acc, full % stages, remaining=k - full * tile_k)
+        acc = multiply(acc, full, full % stages, remaining=k - full * tile_k)
     return acc

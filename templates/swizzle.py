@@ -47,3 +47,25 @@ def _transposed_xor(k: Any, chunks: int) -> Any:
     phase = (k & 3) | ((k >> 1) & 4)
     shift = {2: 2, 4: 1, 8: 0}[pieces]
     return ((phase >> shift) & (pieces - 1)) << 1
+
+
+def chunk_order(place: Any, chunks: int, packed: int) -> Any:
+    """Which chunk of a line of 8- or 4-bit elements along K belongs at a place of it.
+
+    The f8f6f4 instructions take 128 elements along K, in blocks of 32 that have a scale each: a
+    lane of group g holds the scale of block g. In FP4 it holds block g itself; in FP8 its first
+    half of registers holds half ``g % 2`` of block ``g // 2``, and its second that of block
+    ``g // 2 + 2`` (CDNA4 ISA guide, 7.1.5). Of n instructions a K step, instruction i gets as its
+    block b the step's block ``n·b + i``. So the scales that a lane needs in a step are neighbours
+    in memory, and the instruction picks its own by its byte select.
+
+    Args:
+        place: position in the line: 4 a slice of 64 bytes, in the order that lane groups read.
+        chunks: in the line.
+        packed: 1 for FP8, 2 for FP4.
+    """
+    if packed == 2:
+        return place % 4 * (chunks // 4) + place // 4
+    instructions = chunks // 8
+    group, half, instruction = place % 4, place // 4 % 2, place // 8
+    return ((group // 2 + 2 * half) * instructions + instruction) * 2 + group % 2

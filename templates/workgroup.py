@@ -8,10 +8,13 @@ from typing import Any
 import flydsl.expr as fx
 
 from ..grouping import Axis
+from ..scaling import BLOCK
 from ..signature import INTEGERS
 from .loads import Geometry, Operand
+from .scales import BlockScales, Source
 from .tiles import group_along_m, remap_xcd
 
+TYPES = {"bfloat16": fx.BFloat16, "float16": fx.Float16, "float32": fx.Float32}
 # The integers of a launch, as FlyDSL values.
 Sizes = make_dataclass("Sizes", [(name, Any) for name in INTEGERS], frozen=True, kw_only=True)
 
@@ -22,26 +25,24 @@ class Launched:
 
     Attributes:
         spec: the KernelSpec.
-        dtype, out_dtype: FlyDSL types.
+        out_dtype: FlyDSL type of C.
         sizes: of the launch.
         addresses: byte address of each of `signature.POINTERS`.
         lds: byte address of the workgroup's LDS.
     """
 
     spec: Any
-    dtype: Any
     out_dtype: Any
     sizes: Any
     addresses: dict[str, Any]
     lds: Any
 
     @classmethod
-    def of(cls, spec: Any, types: tuple[Any, Any], addresses: Any, sizes: Any) -> Launched:
-        storage = fx.SharedAllocator().allocate(lds_bytes(spec)).peek()
+    def of(cls, spec: Any, addresses: Any, sizes: Any) -> Launched:
+        storage = fx.SharedAllocator().allocate(spec.lds_bytes).peek()
         return cls(
             spec=spec,
-            dtype=types[0],
-            out_dtype=types[1],
+            out_dtype=TYPES[spec.out_dtype.value],
             sizes=sizes,
             addresses=addresses,
             lds=fx.Int32(fx.ptrtoint(storage.ptr)),
@@ -79,14 +80,13 @@ class Workgroup:
     """One workgroup at its place.
 
     Attributes:
-        spec, dtype, out_dtype, sizes, lds: as in Launched.
+        spec, out_dtype, sizes, lds: as in Launched.
         addresses: byte address of each of `signature.POINTERS`; C, A and B of this batch or group.
         place: what it computes; `m0`, `n0`, `k`, `tile` and `split` are short for its parts.
         wave: (index along M, index along N).
     """
 
     spec: Any
-    dtype: Any
     out_dtype: Any
     sizes: Any
     addresses: dict[str, Any]
@@ -130,7 +130,6 @@ class Workgroup:
         spec, wave = launched.spec, fx.thread_idx.x // 64
         return cls(
             spec=spec,
-            dtype=launched.dtype,
             out_dtype=launched.out_dtype,
             sizes=launched.sizes,
             addresses=_of_batch(spec, launched.addresses, launched.sizes, place.batch),
@@ -162,53 +161,78 @@ class Workgroup:
     def operand_a(self, rows: int, first: int, lds: Any) -> Operand:
         """``rows`` rows of the tile of A from row ``first`` on, with a ring at LDS ``lds``."""
         s, spec = self.sizes, self.spec
-        geometry = self._geometry(
-            rows, spec.layout.a_k_contiguous, spec.a_load, spec.config.waves_m
-        )
-        strides = (s.lda, s.a_inner) if geometry.k_contiguous else (s.a_inner, s.lda)
+        along_k = spec.layout.a_k_contiguous
+        geometry = self._geometry(rows, along_k, spec.a_load, spec.config.waves_m, spec.dtype)
+        strides = (s.lda, s.a_inner) if along_k else (s.a_inner, s.lda)
         return self._operand("a", geometry, lds, (self.m0 + first, self.place.m_end), strides)
 
     def operand_b(self, rows: int, first: int, lds: Any) -> Operand:
         """``rows`` columns of the tile of B from column ``first`` on, with a ring at ``lds``."""
         s, spec = self.sizes, self.spec
-        geometry = self._geometry(
-            rows, spec.layout.b_k_contiguous, spec.b_load, spec.config.waves_n
-        )
-        strides = (s.ldb, s.b_inner) if geometry.k_contiguous else (s.b_inner, s.ldb)
+        along_k = spec.layout.b_k_contiguous
+        geometry = self._geometry(rows, along_k, spec.b_load, spec.config.waves_n, spec.b_type)
+        strides = (s.ldb, s.b_inner) if along_k else (s.b_inner, s.ldb)
         return self._operand("b", geometry, lds, (self.n0 + first, self.place.n_end), strides)
 
     def _operand(
         self, name: str, geometry: Geometry, lds: Any, rows: tuple[Any, Any], strides: Any
     ) -> Operand:
+        packed = geometry.packed
+        k0, k = (
+            (self.place.k0, self.k) if packed == 1 else (self.place.k0 // packed, self.k // packed)
+        )
         return Operand(
             geometry,
             lds,
             self.addresses[name],
-            (rows[0], self.place.k0),
-            extents=(rows[1], self.k),
+            (rows[0], k0),
+            extents=(rows[1], k),
             strides=strides,
         )
 
-    def _geometry(self, rows: int, k_contiguous: bool, load: str, waves: int) -> Geometry:
+    def _geometry(self, rows: int, along_k: bool, load: str, waves: int, dtype: Any) -> Geometry:
         return Geometry(
             rows=rows,
-            tile_k=self.spec.config.tile_k,
-            k_contiguous=k_contiguous,
+            tile_k=self.spec.config.tile_k // dtype.packed,
+            k_contiguous=along_k or dtype.scaled,
             load=load,
             threads=self.spec.config.threads,
             waves=waves,
-            dtype=self.dtype,
+            dtype=fx.Int8 if dtype.scaled else TYPES[dtype.value],
+            packed=dtype.packed,
         )
+
+    def block_scales(self) -> BlockScales | None:
+        """The block scales of A and B, in LDS behind the rings of the operands; None without."""
+        s, spec = self.sizes, self.spec
+        if not spec.block_scaled:
+            return None
+        blocks = (self.place.k0 // BLOCK, self.k // BLOCK)
+        a = Source(
+            spec.a_scales,
+            self.addresses["a_scale"],
+            (self.m0, self.place.m_end),
+            blocks,
+            (s.a_scale_row, s.a_scale_block),
+        )
+        b = Source(
+            spec.b_scales,
+            self.addresses["b_scale"],
+            (self.n0, self.place.n_end),
+            blocks,
+            (s.b_scale_row, s.b_scale_block),
+        )
+        return BlockScales(spec, a, b, self.lds + spec.ring_bytes)
 
 
 def _of_batch(spec: Any, addresses: dict[str, Any], sizes: Any, batch: Any) -> dict[str, Any]:
     """The addresses, with those of C, A and B moved to one batch or group."""
     moved = dict(addresses)
-    for name, size in (("c", spec.out_dtype.bytes), ("a", 2), ("b", 2)):
+    for name, dtype in (("c", spec.out_dtype), ("a", spec.dtype), ("b", spec.b_type)):
         if name not in _of_each(spec):
             continue
         stride = fx.Int64(getattr(sizes, f"{name}_batch"))
-        moved[name] = addresses[name] + fx.Int64(batch) * stride * size
+        moved[name] = addresses[name] + fx.Int64(batch) * stride * dtype.bytes
     return moved
 
 
@@ -217,9 +241,3 @@ def _of_each(spec: Any) -> tuple[str, ...]:
     if spec.ragged is None:
         return ("c", "a", "b") if spec.batched else ()
     return ({Axis.M: "b", Axis.N: "a", Axis.K: "c"}[spec.ragged],)
-
-
-def lds_bytes(spec: Any) -> int:
-    """LDS bytes of a kernel: the ring, or the tile of C that reuses its space."""
-    config = spec.config
-    return max(config.ring_bytes(spec.dtype.bytes), config.c_tile_bytes(spec.out_dtype.bytes))

@@ -22,7 +22,9 @@ def test_json_round_trip_and_unique_names() -> None:
 
 def test_derived_values() -> None:
     assert (CONFIG.waves, CONFIG.threads, CONFIG.accumulators) == (4, 256, 32)
-    assert CONFIG.ring_bytes(2) == 3 * (128 + 64) * 32 * 2
+    assert (
+        KernelSpec.of(GemmProblem.dense(128, 64, 32), CONFIG).ring_bytes == 3 * (128 + 64) * 32 * 2
+    )
     assert CONFIG.tiles(GemmProblem.dense(129, 64, 8)) == (2, 1)
 
 

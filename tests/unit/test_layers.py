@@ -10,8 +10,8 @@ from pathlib import Path
 import inductor_flydsl
 
 ROOT = Path(inductor_flydsl.__file__).parent
-RANK = {"_version": 0, "errors": 0, "arch": 1, "dtypes": 1, "fusion": 1.3, "problem": 1.6}
-RANK |= {"grouping": 1}
+RANK = {"_version": 0, "errors": 0, "arch": 1, "dtypes": 1, "fusion": 1.3, "scaling": 1.4}
+RANK |= {"grouping": 1, "problem": 1.6, "scale_ring": 1.7, "microscaling": 2}
 RANK |= {"settings": 1, "config": 2, "signature": 1.8}
 RANK |= {"space": 3, "model": 3, "devices": 3, "records": 4, "templates": 4, "compiler": 5}
 RANK |= {

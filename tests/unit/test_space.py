@@ -7,7 +7,7 @@ import pytest
 
 from inductor_flydsl import space
 from inductor_flydsl.arch import GFX950
-from inductor_flydsl.config import GemmConfig
+from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.problem import DType, GemmProblem
 
 CONFIG = GemmConfig(tile_m=128, tile_n=128, tile_k=64, stages=2, waves_m=2, waves_n=2)
@@ -82,6 +82,6 @@ def test_candidates_are_exactly_the_configs_without_a_reason() -> None:
 
 def test_legal_configs_fit_the_hardware() -> None:
     for config in space.candidates(PROBLEM, GFX950):
-        assert config.ring_bytes(2) <= GFX950.lds_bytes
+        assert KernelSpec.of(PROBLEM, config).lds_bytes <= GFX950.lds_bytes
         assert config.waves <= GFX950.max_waves_per_workgroup
         assert config.tile_m % (16 * config.waves_m) == 0

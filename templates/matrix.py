@@ -1,0 +1,107 @@
+"""What a matrix instruction takes of an operand, and the instruction: 16-bit types, or f8f6f4.
+
+Owns the difference between the two kinds, so that a pipeline is written once. Knows nothing of
+loads, stages or waits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from . import ops
+from .loads import Operand, masked, tail_masks
+from .scales import BlockScales
+
+# Values of CBSZ and BLGP (CDNA4 ISA guide, 7.1.5).
+FORMATS = {"float8_e4m3fn": 0, "float8_e5m2": 1, "float4_e2m1fn_x2": 4}
+SLICE_BYTES = 64
+
+
+class Piece(NamedTuple):
+    """What one row fragment brings to one instruction.
+
+    Attributes:
+        value: its elements.
+        scales: Int32 of which the instruction takes one byte; None without block scales.
+        format: a value of FORMATS; None for 16-bit types.
+    """
+
+    value: Any
+    scales: Any
+    format: int | None
+
+
+class Reader:
+    """One operand as the instructions of a wave take it.
+
+    Args:
+        operand: where it is in LDS.
+        dtype: its DType.
+        wave: the wave's index along the operand's axis.
+        scales: its block scales and which operand of them it is, 0 for A and 1 for B; or None.
+        first_row: of the operand's tile in the workgroup's.
+    """
+
+    def __init__(
+        self,
+        operand: Operand,
+        dtype: Any,
+        wave: Any,
+        scales: tuple[BlockScales, int] | None = None,
+        first_row: int = 0,
+    ) -> None:
+        self.operand = operand
+        self.format = FORMATS.get(dtype.value)
+        self.bases = operand.fragment_bases(wave)
+        # Slices of 64 bytes along K that one instruction takes.
+        self.slices = 2 if dtype.bits == 8 else 1
+        self.instructions = operand.g.slices // self.slices
+        self.scales = None if scales is None else scales[0]
+        if scales is not None:
+            row = first_row + wave * (operand.g.fragments * 16)
+            self.scale_base = scales[0].bases(scales[1], row)
+
+    def step_scales(self, k_step: Any, remaining: Any = None) -> list[Any]:
+        """The scales of a K step, a row fragment each; None without."""
+        count = self.operand.g.fragments
+        if self.scales is None:
+            return [None] * count
+        return [self.scales.read(self.scale_base, k_step, i, remaining) for i in range(count)]
+
+    def pieces(
+        self, stage: Any, instruction: int, scales: list[Any], remaining: Any = None
+    ) -> list[Piece]:
+        """What all row fragments bring to an instruction of a K step.
+
+        Args:
+            stage: index in the ring.
+            instruction: of the step.
+            scales: of `step_scales`.
+            remaining: K elements of the step, where it is partial; None where it is full.
+        """
+        count = self.operand.g.fragments
+        first = instruction * self.slices
+        parts = [
+            [self._slice(stage, first + s, index, remaining) for s in range(self.slices)]
+            for index in range(count)
+        ]
+        values = [p[0] if len(p) == 1 else p[0].shuffle(p[1], list(range(8))) for p in parts]
+        return [Piece(v, s, self.format) for v, s in zip(values, scales, strict=True)]
+
+    def _slice(self, stage: Any, kk: int, index: int, remaining: Any) -> Any:
+        o = self.operand
+        value = o.fragment(self.bases, stage, kk, index)
+        if remaining is None:
+            return value
+        if self.format is None:
+            return masked(value, tail_masks(remaining - kk * 32, o.lane))
+        return masked(value, o.chunk_masks(remaining, kk))
+
+
+def product(left: Piece, right: Piece, acc: Any, instruction: int) -> Any:
+    """acc + left·right of one instruction of a K step."""
+    if left.format is None or right.format is None:
+        return ops.mfma(left.value, right.value, acc)
+    values, formats = (left.value, right.value), (left.format, right.format)
+    scales = None if left.scales is None else (left.scales, right.scales)
+    return ops.mfma_f8f6f4(values, acc, formats, scales, instruction)
