@@ -7,8 +7,8 @@ operands, is run on the same sample of its workgroups, and its numbers are looke
 - ours: the model's first candidates, as the tuner takes them (`--candidates`);
 - vendored: the FLYDSL kernels inside the installed torch (2.15 or later), every configuration that
   its heuristics list by default with autotuning on;
-- triton: a matrix multiplication like Inductor's template, in every configuration that Inductor
-  lists by default for ROCm, compiled for gfx950.
+- triton: kernels like Inductor's templates for mm and grouped_mm, in every configuration that
+  Inductor lists by default, compiled for gfx950; Inductor has none for MX block scales.
 
 A peer's configuration that the analytic model predicts to be over `--within` times slower than
 that peer's best is not run. The ratio in the column "ours" is the peer's time over ours.
@@ -88,6 +88,9 @@ def unmet(op: str, found: Sequence[standings.Standing]) -> list[str]:
         if target and mean["geomean"] < target:
             missed.append(f"ours over {name}: {mean['geomean']:.3f}x, at least {target}x")
     for standing in found:
+        entry = standing.entries.get(standings.OURS)
+        if entry is not None and entry.best is None:
+            missed.append(f"{standing.shape.name} {standing.shape.kind}: {entry.reason}")
         for peer in standing.entries:
             speed = standing.speed(peer) if peer != standings.OURS else None
             few = op == "mm" and peer == "vendored" and standing.shape.m <= FEW_ROWS

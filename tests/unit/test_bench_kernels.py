@@ -92,14 +92,16 @@ def test_published_figures_are_of_the_shape() -> None:
 def fake_torch(seen: dict[str, object]) -> SimpleNamespace:
     config = dict.fromkeys(("TILE_M", "TILE_N", "TILE_K"), 64)
     config |= {"STAGES": 2, "M_WAVES": 2, "N_WAVES": 2, "GROUP_M": 4}
+    layout = {"a_is_transposed": False, "b_is_transposed": True}
     config["USE_HALF_TILE_INTERLEAVED"] = False
 
-    def get_gemm_configs(m: int, n: int, k: int) -> list[dict[str, object]]:
+    def get_gemm_configs(m: int, n: int, k: int, *kind: str) -> list[dict[str, object]]:
         assert seen["flydsl_enable_autotuning"] is True
+        seen["kind"] = kind
         return [config, config | {"TILE_M": 256}, config | {"USE_HALF_TILE_INTERLEAVED": True}]
 
-    def valid(m: int, n: int, k: int, dtype: int, one: dict[str, object], **layout: bool) -> bool:
-        assert dtype == 2 and layout == {"a_is_transposed": False, "b_is_transposed": True}
+    def valid(m: int, n: int, k: int, dtype: int, one: dict[str, object], **more: object) -> bool:
+        assert more == (layout if dtype == 2 else layout | {"out_dtype_id": 2})
         return one["TILE_M"] == 64
 
     @contextlib.contextmanager
@@ -113,7 +115,7 @@ def fake_torch(seen: dict[str, object]) -> SimpleNamespace:
     )
     return SimpleNamespace(
         heuristics=heuristics,
-        gemm=SimpleNamespace(GEMM_DTYPE_BF16=2),
+        gemm=SimpleNamespace(GEMM_DTYPE_BF16=2, GEMM_DTYPE_MXFP4=5),
         config=SimpleNamespace(patch=patch),
     )
 
@@ -125,6 +127,10 @@ def test_a_peers_list_is_what_torch_lists_and_does_not_refuse() -> None:
         "staged_64x64x64_s2_w2x2_g4", "hti_64x64x64_s2_w2x2_g4",
     ]  # fmt: skip
     assert seen["left"] and seen["max_autotune_gemm_search_space"] == "DEFAULT"
+    scaled = Shape("scaled", "mxfp4", 512, 512, 512)
+    assert seen["kind"] == ()
+    assert peer_flydsl.configurations(fake_torch(seen), scaled) == found
+    assert seen["kind"] == ("mxfp4",)
     huge = Shape("mm", "bf16", 4096, 4096, 4096)
     small, large = (peer_flydsl.predicted_us(huge, found[0] | {"TILE_N": n}) for n in (16, 64))
     assert small > large > 2
@@ -212,6 +218,8 @@ def test_targets_are_means_and_single_shapes() -> None:
     ]
     slow = kernels.unmet("mm", [standing(LARGE, 10.0, 11.0)])
     assert slow == ["ours over vendored, bf16: 1.100x, at least 1.15x"]
+    none = kernels.unmet("mm", [standing(LARGE, None, 11.0)])
+    assert none == ["512x512x512 bf16: triton is not installed"]
 
 
 def test_standings_are_json() -> None:
