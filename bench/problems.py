@@ -98,16 +98,15 @@ def _e4m3(code: int) -> float:
 
 
 def problem_of(shape: Shape) -> Any:
-    """The `GemmProblem` of a shape.
-
-    Raises:
-        Missing: our problems can't express it yet.
-    """
+    """The `GemmProblem` of a shape; its operands are those of `operands_of`, in their order."""
     from inductor_flydsl.problem import GemmProblem
 
-    if shape.op != "mm":
-        raise Missing(f"no kernel of ours yet: {shape.op} is not among our problems")
-    return GemmProblem.dense(shape.m, shape.n, shape.k, layout=shape.layout)
+    options = {"layout": shape.layout}
+    if shape.op == "scaled":
+        options["dtype"] = shape.kind
+    if shape.rows:
+        options["groups"] = f"m{len(shape.rows)}"
+    return GemmProblem.dense(shape.m, shape.n, shape.k, **options)
 
 
 def work_of(shape: Shape) -> Any:

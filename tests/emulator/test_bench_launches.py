@@ -175,7 +175,17 @@ def test_triton_takes_part_or_says_why(operands, tmp_path) -> None:
         peer.candidates(OTHERS[0])
 
 
-@pytest.mark.parametrize("op", ["scaled", "grouped"])
-def test_what_is_not_there_yet_is_said(op: str) -> None:
-    with pytest.raises(Missing, match="no kernel of ours yet"):
-        ours.Ours(1).candidates(suites.suite(op)[0])
+@pytest.mark.parametrize("shape", OTHERS, ids=lambda shape: shape.kind + shape.op)
+def test_ours_takes_the_other_ops(shape: suites.Shape) -> None:
+    operands = problems.operands_of(shape)
+    entry = contest.enter(ours.Ours(1), operands)
+    assert entry.best is not None and not entry.failed, entry
+    assert 2.0 < entry.best.us < 50.0
+
+
+def test_what_has_no_kernel_is_said(monkeypatch) -> None:
+    from inductor_flydsl import space
+
+    monkeypatch.setattr(space, "problem_limit", lambda problem, arch: "op mm has no kernel")
+    with pytest.raises(Missing, match="no kernel of ours yet: op mm has no kernel"):
+        ours.Ours(1).candidates(TINY)
