@@ -8,6 +8,7 @@ program first compiles; importing that module from here would double the time of
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -18,26 +19,41 @@ from . import settings
 TARGET = "torch._inductor.config"
 
 
-class ConfigWatcher(MetaPathFinder):
-    """Registers the plugin right after ``torch._inductor.config`` has run, once."""
+class Watcher(MetaPathFinder):
+    """Calls a function right after a module of another package has run, once.
+
+    Args:
+        name: of the module, not imported yet.
+        then: takes the module; never raises.
+    """
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self.name, self.then = name, then
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != TARGET:
+        if name != self.name:
             return None
-        unwatch()
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
             return spec
         run = spec.loader.exec_module
 
-        def run_then_register(module: ModuleType) -> None:
+        def run_then_call(module: ModuleType) -> None:
             run(module)
-            _register_quietly()
+            self.then(module)
 
         # An attribute of this one loader: its type, and with it inspect.getsource on the module
         # (which ConfigModule needs while it runs), stays as it is.
-        spec.loader.exec_module = run_then_register  # type: ignore[method-assign]
+        spec.loader.exec_module = run_then_call  # type: ignore[method-assign]
         return spec
+
+
+class ConfigWatcher(Watcher):
+    """Registers the plugin right after ``torch._inductor.config`` has run, once."""
+
+    def __init__(self) -> None:
+        super().__init__(TARGET, lambda module: _register_quietly())
 
 
 def autoload() -> None:

@@ -126,23 +126,30 @@ class ReferenceDevice:
 
 def _grouped(problem: GemmProblem) -> Kernel:
     """The product of each group in turn, fp32 accumulate; reads the offsets on the host."""
-    axis = problem.grouping.axis if problem.grouping else None
+    p, ops = problem, TorchOps()
+    axis = p.grouping.axis if p.grouping else None
+
+    def whole(tensor: Any, strides: tuple[int, int, int]) -> Any:
+        # A kernel sees rows of C, whatever shape a tensor has.
+        shape = (p.copies[0], p.m, p.n)
+        return tensor.as_strided(shape, strides, tensor.storage_offset())
 
     def kernel(c: Any, a: Any, b: Any, offsets: Any, *tensors: Any) -> None:
+        c = whole(c, (p.c_batch, p.ldc, 1))
+        read = [whole(t, strides) for t, strides in zip(tensors, p.tensors, strict=True)]
         ends = offsets.tolist()
-        for index, piece in enumerate(map(slice, [0, *ends], ends)):
+        at: tuple[Any, ...]
+        for group, piece in enumerate(map(slice, [0, *ends], ends)):
             if axis is Axis.M:
-                left, right, out, extra = a[piece], b[index], c[piece], [t[piece] for t in tensors]
+                left, right, at = a[piece], b[group], (0, piece)
             elif axis is Axis.N:
-                left, right, out = a[index], b[:, piece], c[:, piece]
-                extra = [t[:, piece] for t in tensors]
+                left, right, at = a[group], b[:, piece], (0, slice(None), piece)
             else:
-                left, right, out = a[:, piece], b[piece], c[index]
-                extra = [t[index] for t in tensors]
+                left, right, at = a[:, piece], b[piece], (group,)
             result = left.float() @ right.float()
-            if problem.fusion is not None:
-                result = problem.fusion.evaluate(TorchOps(), result, [t.float() for t in extra])
-            out.copy_(result)
+            if p.fusion is not None:
+                result = p.fusion.evaluate(ops, result, [t[at].float() for t in read])
+            c[at] = result
 
     return kernel
 

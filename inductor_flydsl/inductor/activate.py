@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import _autoload, settings
 from ..errors import InductorFlyDSLError
-from . import compat
+from . import compat, lowerings
 
 log = logging.getLogger("inductor_flydsl")
 _lock = threading.RLock()
@@ -43,7 +43,7 @@ class Factory:
         handler = InductorChoices() if self.previous is None else self.previous()
         if not _registered:
             return handler
-        _install_scheduling()
+        install_scheduling()
         return choices.handler_of(handler)
 
     def uuid(self) -> Any:
@@ -95,6 +95,7 @@ def register() -> None:
             return
         compat.add_flag()
         compat.install_factory(_factory, Factory)
+        lowerings.install()
         _registered = True
 
 
@@ -110,6 +111,7 @@ def unregister() -> None:
             return
         _registered = False
         compat.remove_factory(_is_ours, lambda factory: factory.previous)
+        lowerings.uninstall()
         _uninstall_heavy()
 
 
@@ -124,7 +126,8 @@ def _is_ours(factory: Any) -> bool:
     return isinstance(factory, Factory)
 
 
-def _install_scheduling() -> None:
+def install_scheduling() -> None:
+    """Put our mixin in front of Inductor's schedulers; idempotent."""
     from . import scheduling
 
     with _lock:
@@ -143,3 +146,7 @@ def _uninstall_heavy() -> None:
         from . import contest
 
         compat.remove_selection_hooks(contest.prune, contest.observe)
+    if f"{__package__}.grouped" in sys.modules:
+        from . import grouped
+
+        compat.remove_selection_hooks(grouped.add_choice)

@@ -192,15 +192,23 @@ def add_selection_hooks(prune: Callable[..., Any], observe: Callable[..., Any]) 
         selector.feedback_saver_fns.append(observe)
 
 
-def remove_selection_hooks(prune: Callable[..., Any], observe: Callable[..., Any]) -> None:
+def add_first_preprocessing(function: Callable[..., Any]) -> None:
+    """Call `function` on every list of choices, before anything else sees it; once."""
+    from torch._inductor.select_algorithm import get_algorithm_selector_cache
+
+    functions = get_algorithm_selector_cache().preprocessing_fns
+    if function not in functions:
+        functions.insert(0, function)
+
+
+def remove_selection_hooks(*hooks: Callable[..., Any]) -> None:
+    """Take functions out of wherever they were added."""
     select_algorithm: Any = sys.modules.get("torch._inductor.select_algorithm")
     selector = getattr(select_algorithm, "_ALGORITHM_SELECTOR_CACHE", None)
     if selector is None:
         return
-    pairs = ((selector.preprocessing_fns, prune), (selector.feedback_saver_fns, observe))
-    for functions, ours in pairs:
-        if ours in functions:
-            functions.remove(ours)
+    for functions in (selector.preprocessing_fns, selector.feedback_saver_fns):
+        functions[:] = [function for function in functions if function not in hooks]
 
 
 def is_extern(choice: Any) -> bool:
@@ -230,6 +238,31 @@ def aten_templates(op: str, kernel_inputs: Any) -> tuple[list[Any], dict[str, An
         return [wider], {wider.uid: {"out_dtype": kernel_inputs.out_dtype()}}
     modules = {"mm": mm, "addmm": mm, "bmm": bmm, "baddbmm": bmm}
     return ([getattr(modules[op], f"aten_{op}")] if op in modules else []), {}
+
+
+def grouped_inputs(
+    mat_a: Any, mat_b: Any, offs: Any, bias: Any, out_dtype: Any
+) -> tuple[list[Any], Any]:
+    """(realized inputs, output layout) of a grouped product, as Inductor's lowering makes them."""
+    from torch._inductor.kernel import mm_grouped
+    from torch._inductor.kernel.mm_common import realize_inputs
+
+    *_, layout, a, b, _ = mm_grouped.grouped_mm_args(mat_a, mat_b, offs, out_dtype=out_dtype)
+    return [a, b] + ([] if offs is None else [realize_inputs(offs)]), layout
+
+
+def aten_grouped(nodes: list[Any], layout: Any, out_dtype: Any) -> Any:
+    """ATen's choice for a grouped product."""
+    from torch._inductor.kernel import mm_grouped
+
+    return mm_grouped.aten__grouped_mm.bind(nodes, layout, out_dtype=out_dtype)
+
+
+def current_node() -> Any:
+    """The graph's node that is being lowered."""
+    from torch._inductor.virtualized import V
+
+    return V.graph.current_node
 
 
 # --- scheduling ------------------------------------------------------------------------------

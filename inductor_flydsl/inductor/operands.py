@@ -99,7 +99,8 @@ def product(a: Any, b: Any, layout: Any, op: str = "mm") -> Asked:
 
 def plain(problem: GemmProblem) -> GemmProblem:
     """The product alone: what is tuned, and what every epilogue on it shares."""
-    return replace(problem, op="mm", fusion=None, tensors=())
+    op = "mm" if problem.grouping is None else problem.op
+    return replace(problem, op=op, fusion=None, tensors=())
 
 
 def with_bias(asked: Asked, bias: Any, *, alpha: float, beta: float) -> Asked:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import operands
+from . import grouped, operands
 from .operands import Asked
 
 
@@ -59,4 +59,5 @@ def _product_and_bias(inputs: Inputs) -> Asked:
 OPS: dict[str, Op] = {
     "mm": Op(ask=_product),
     "addmm": Op(ask=_product_and_bias, repeated=True),
+    grouped.OP: Op(ask=grouped.ask),
 }

@@ -32,7 +32,8 @@ class FlyDSLTemplateBuffer(ir.TemplateBuffer):
 
     Attributes:
         launch: which one.
-        operands: the inputs that it takes, in its own order: A, B, and what its fusion reads.
+        operands: the inputs that it takes, in its own order: A, B, the offsets of its groups, and
+            what its fusion reads.
     """
 
     def __init__(
@@ -102,7 +103,8 @@ class FlyDSLSchedulingMixin(BaseScheduling):
         if len(nodes) > 1:
             made = _plan(buffer, nodes[1:])
             launch, output = made.launch, made.output
-            extra = [_reference(read) for read in made.reads]
+            fixed = len(extra) - len(buffer.launch.problem.tensors)
+            extra = extra[:fixed] + [_reference(read) for read in made.reads]
             V.graph.removed_buffers |= set(made.dead)
         for node in nodes:
             node.mark_run()
@@ -126,8 +128,11 @@ def _plan(buffer: FlyDSLTemplateBuffer, nodes: list[Any]) -> epilogue.Plan:
         if node.node.get_device() != buffer.get_device():
             raise epilogue.Unfusable(f"{node.get_name()} is on {node.node.get_device()}")
     problem = buffer.launch.problem
+    if problem.copies[0] > 1:
+        raise epilogue.Unfusable("C has an index of groups or batches in front")
     reads = []
-    for x, (_, row, column) in zip(buffer.operands[2:], problem.tensors, strict=True):
+    read_first = len(buffer.operands) - len(problem.tensors)
+    for x, (_, row, column) in zip(buffer.operands[read_first:], problem.tensors, strict=True):
         dtype = DType.parse(str(x.get_dtype()))
         reads.append(epilogue.Read(x.get_name(), int(x.get_layout().offset), row, column, dtype))
     return epilogue.plan(buffer, buffer.launch, reads, [n.node for n in nodes])

@@ -1,0 +1,192 @@
+"""Grouped kernels on the emulator: every element against a float64 loop over the groups, under the
+worst memory.
+
+Memory lands as late as the waits allow, the waves of a workgroup run in random order, registers
+and LDS start poisoned, and C with everything around it starts as NaN: a store into a neighbour's
+rows, or a tile that is left out, shows. A chip of two compute units makes workgroups take tiles in
+turn.
+"""
+
+import dataclasses
+
+import pytest
+import torch
+
+from inductor_flydsl import numerics, settings
+from inductor_flydsl.arch import GFX950
+from inductor_flydsl.compiler import compile_spec
+from inductor_flydsl.config import GemmConfig, KernelSpec
+from inductor_flydsl.devices.emulator import EmulatorDevice
+from inductor_flydsl.problem import GemmProblem
+from inductor_flydsl.space import why_not
+
+STAGED = GemmConfig(
+    tile_m=32, tile_n=64, tile_k=32, stages=3, waves_m=1, waves_n=2, group_m=2, xcd_remap=True
+)
+SMALL = GemmConfig(tile_m=16, tile_n=64, tile_k=64, stages=2, waves_m=1, waves_n=2)
+SQUARE = GemmConfig(tile_m=64, tile_n=64, tile_k=64, stages=2, waves_m=2, waves_n=2, group_m=8)
+HTI = GemmConfig(
+    pipeline="hti", tile_m=128, tile_n=128, tile_k=64, stages=2, waves_m=2, waves_n=4, group_m=8
+)
+SKEW = [0, 1, 3, 129]
+ALL_EMPTY, ONE_HAS_ALL = [0, 0, 0, 0], [0, 0, 70, 0]
+MANY = [(i * 7) % 4 for i in range(128)]
+WIDE = [(i * 5) % 3 for i in range(67)]
+
+# Extents of the groups; then M, N and K, the ragged one being their sum, layout and configuration.
+ROWS = [
+    ([5], 8, 40, "NN", SMALL),
+    ([16, 16], 32, 64, "NN", STAGED),
+    ([16, 16], 32, 64, "NT", STAGED),
+    (SKEW, 96, 72, "NN", STAGED),
+    (SKEW, 96, 72, "NT", STAGED),
+    (SKEW, 96, 72, "TN", STAGED),
+    (SKEW, 96, 72, "TT", STAGED),
+    (SKEW, 160, 33, "NT", SQUARE),
+    (SKEW, 160, 65, "NN", SQUARE),
+    (SKEW, 8, 128, "TT", SQUARE),
+    ([129, 3, 1, 0], 32, 64, "NT", SMALL),
+    ([1, 0, 129, 3], 2880, 32, "NT", SQUARE),
+    ([1, 0, 129, 3], 2880, 32, "NN", STAGED),
+    (ALL_EMPTY, 32, 64, "NT", STAGED),
+    (ONE_HAS_ALL, 96, 64, "NN", SQUARE),
+    (ONE_HAS_ALL, 1, 64, "NT", SMALL),
+    (MANY, 32, 40, "NT", SMALL),
+    (MANY, 32, 40, "NN", SMALL),
+    (MANY, 8, 32, "TN", SMALL),
+    (WIDE, 96, 32, "NT", STAGED),
+    ([0] * 63 + [9, 2] + [0] * 30, 32, 64, "NT", STAGED),
+    ([200, 0, 1, 131], 160, 136, "NT", HTI),
+    ([200, 0, 1, 131], 160, 136, "NN", HTI),
+    ([200, 0, 1, 131], 136, 72, "TN", HTI),
+    ([200, 0, 1, 131], 264, 200, "TT", HTI),
+]
+COLUMNS = [
+    (SKEW, 96, 72, "NN", STAGED),
+    (SKEW, 40, 72, "NT", STAGED),
+    (SKEW, 40, 33, "TN", SQUARE),
+    (SKEW, 96, 64, "TT", SQUARE),
+    ([5], 8, 40, "NN", SMALL),
+    (ALL_EMPTY, 32, 64, "NN", STAGED),
+    (ONE_HAS_ALL, 32, 64, "NT", SMALL),
+    (MANY, 24, 32, "NN", SMALL),
+    ([150, 0, 1, 131], 136, 72, "NN", HTI),
+    ([150, 0, 1, 131], 136, 136, "NT", HTI),
+]
+SUMS = [
+    (SKEW, 40, 96, "TN", STAGED),
+    (SKEW, 40, 96, "NT", STAGED),
+    (SKEW, 33, 24, "NN", SQUARE),
+    (SKEW, 40, 96, "TT", SQUARE),
+    ([5], 8, 32, "TN", SMALL),
+    ([64, 128], 64, 160, "TN", SQUARE),
+    (ALL_EMPTY, 32, 24, "TN", STAGED),
+    (ONE_HAS_ALL, 17, 24, "TN", SMALL),
+    ([33, 31, 1, 0, 65], 96, 8, "TN", STAGED),
+    ([33, 31, 1, 0, 65], 7, 160, "TT", SMALL),
+    (MANY, 16, 32, "TN", SMALL),
+    ([100, 0, 1, 201], 136, 160, "TN", HTI),
+]
+
+
+def run(problem, config, extents):
+    """Check one kernel; returns (C, A, B, offsets)."""
+    assert why_not(problem, config, GFX950) is None
+    artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
+    device = EmulatorDevice()
+    device.arch = dataclasses.replace(GFX950, compute_units=2, xcds=1)
+    c, a, b, offsets, *tensors = numerics.operands(problem, seed=len(extents))
+    offsets.copy_(torch.tensor(extents).cumsum(0))
+    kernel = device.load(artifact, problem, config)
+    with settings.scope(emulator_landing="lazy", emulator_order="random"):
+        kernel(c, a, b, offsets, *tensors)
+    assert not device.last_run.findings
+    return c, a, b, offsets
+
+
+def check(axis, extents, case, **options):
+    """Compare all that the groups cover; what they don't must be untouched."""
+    first, second, layout, config = case
+    total = max(1, sum(extents))
+    sizes = {"m": (total, first, second), "n": (first, total, second), "k": (first, second, total)}
+    problem = GemmProblem.dense(
+        *sizes[axis], layout=layout, groups=f"{axis}{len(extents)}", **options
+    )
+    c, a, b, offsets = run(problem, config, extents)
+    if sum(extents) == 0 and axis != "k":
+        assert c.isnan().all()
+        return
+    numerics.compare(c, a, b, offsets=offsets)
+    assert int(numerics._buffer(c).isnan().logical_not().sum()) == c.numel()
+
+
+def name(value):
+    if isinstance(value, list):
+        return f"G{len(value)}-{'-'.join(str(v) for v in value[:5])}"
+    return str(getattr(value, "name", value))
+
+
+PERSISTENT = [0, 1]
+
+
+@pytest.mark.parametrize("persistent", PERSISTENT)
+@pytest.mark.parametrize("extents, n, k, layout, config", ROWS, ids=name)
+def test_ragged_rows(extents, n, k, layout, config, persistent):
+    config = dataclasses.replace(config, persistent=persistent)
+    check("m", extents, (n, k, layout, config))
+
+
+@pytest.mark.parametrize("persistent", PERSISTENT)
+@pytest.mark.parametrize("extents, m, k, layout, config", COLUMNS, ids=name)
+def test_ragged_columns(extents, m, k, layout, config, persistent):
+    config = dataclasses.replace(config, persistent=persistent)
+    check("n", extents, (m, k, layout, config))
+
+
+@pytest.mark.parametrize("persistent", PERSISTENT)
+@pytest.mark.parametrize("extents, m, n, layout, config", SUMS, ids=name)
+def test_ragged_sums(extents, m, n, layout, config, persistent):
+    """A group without a share of K is a matrix of zeros, and all of them are written."""
+    config = dataclasses.replace(config, persistent=persistent)
+    check("k", extents, (m, n, layout, config))
+
+
+@pytest.mark.parametrize("axis, layout", [("m", "NT"), ("m", "TN"), ("n", "NN"), ("k", "TN")])
+def test_fp16_and_fp32_output(axis, layout):
+    config = dataclasses.replace(STAGED, persistent=1)
+    check(axis, SKEW, (72, 96, layout, config), dtype="fp16")
+    check(axis, SKEW, (72, 96, layout, config), out_dtype="fp32")
+
+
+def test_rows_past_the_last_group_are_left_alone():
+    problem = GemmProblem.dense(100, 64, 64, groups="m3")
+    config = dataclasses.replace(STAGED, persistent=1)
+    c, a, b, offsets = run(problem, config, [20, 0, 33])
+    numerics.compare(c[:53], a[:53], b, offsets=offsets)
+    assert c[53:].isnan().all()
+
+
+def test_offsets_out_of_range_write_nothing_out_of_bounds():
+    """A kernel can't refuse what it finds on the device, but it must not leave its operands."""
+    problem = GemmProblem.dense(64, 64, 64, groups="m3")
+    config = dataclasses.replace(STAGED, persistent=1)
+    c, a, b, _ = run(problem, config, [30, -10, 500])
+    assert torch.isfinite(c[:30]).all()
+    numerics.compare(c[:20], a[:20], b[:1], offsets=torch.tensor([20]))
+
+
+STRIDES = {
+    "rows and weights of wider tensors": {"lda": 80, "ldb": 88, "ldc": 104, "b_batch": 96 * 96},
+    "unaligned base": {"a_align": 2, "b_align": 4, "c_align": 2},
+    "every other element of A": {"a_inner": 2, "lda": 200, "a_align": 4},
+    "weights that all share": {"b_batch": 0},
+}
+
+
+@pytest.mark.parametrize("changes", STRIDES.values(), ids=STRIDES)
+def test_strided_operands(changes):
+    problem = GemmProblem.dense(sum(SKEW), 96, 72, groups="m4")
+    problem = dataclasses.replace(problem, **changes)
+    config = dataclasses.replace(STAGED, persistent=1)
+    c, a, b, offsets = run(problem, config, SKEW)
+    numerics.compare(c, a, b, offsets=offsets)
