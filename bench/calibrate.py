@@ -6,10 +6,11 @@ runs on a GPU.
 
 The headline predicts a shape's best time without knowing which kernel AITER chose: the least
 prediction over `published.space`. Constants were fitted on the half of the rows whose shape has an
-even hash; both halves are printed, and the targets are on the other one. The form was chosen with
-both halves in view: held out are the constants alone. Beside it: the prediction for the tile
-that AITER's kernel name tells, and the place of that tile among all FlyDSL tiles that are legal
-for the shape.
+even hash; both halves are printed, and the targets are on the other one. The form, the point that
+the fit starts from and the weights of its objective were chosen with both halves in view: held out
+are the constants alone, and the error of shapes that nobody has looked at may be larger. Beside it:
+the prediction for the tile that AITER's kernel name tells, and the place of that tile among all
+FlyDSL tiles that are legal for the shape.
 """
 
 from __future__ import annotations

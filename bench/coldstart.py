@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from .output import barh, finish, parser
+from .roles import run_role
 
 TARGET_RATIO = 1.7
 TARGET_WARM_SECONDS = 1.0
 BENCHMARK_SECONDS = 0.010
 HIDDEN, FEED = 1024, 4096
 CANDIDATES, QUICK_CANDIDATES = 12, 8
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def problems() -> list[Any]:
@@ -118,17 +117,9 @@ ROLES = {"ours": ours, "peer": serial, "warm": ours}
 
 def run(role: str, count: int, folder: Path) -> dict[str, Any]:
     """One role in a process of its own, with caches under `folder`."""
-    paths = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "INDUCTOR_FLYDSL_CACHE_DIR": "store"}
-    environment = {**os.environ, **{name: str(folder / sub) for name, sub in paths.items()}}
-    environment["INDUCTOR_FLYDSL_CACHE"] = "require" if role == "warm" else "readwrite"
-    command = [sys.executable, "-m", "bench.coldstart", "--role", role, "--candidates", str(count)]
-    done = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"{role}: {done.stderr.strip()[-1000:]}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    use = {"INDUCTOR_FLYDSL_CACHE": "require" if role == "warm" else "readwrite"}
+    arguments = ["--role", role, "--candidates", str(count)]
+    return run_role("bench.coldstart", arguments, folder, use)
 
 
 def _arguments() -> argparse.Namespace:

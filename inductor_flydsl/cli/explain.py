@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from .. import explanation, logs, model
+from .. import calibration, explanation, logs, model
 from ..problem import GemmProblem
 from . import FAILED, OK, UsageError
 from .cache import measurements_table
@@ -86,7 +86,8 @@ def _candidates(found: explanation.Explanation, top: int) -> str:
         for c, p in found.candidates[:top]
     ]
     title = f"\nPredicted times, clock {model.CLOCK} (a formula, not a measurement), best first:"
-    return f"{title}\n{table(header, rows, indent='  ')}"
+    error = calibration.note(model.CLOCK, found.problem)
+    return f"{title}\n{table(header, rows, indent='  ')}\n  {error}"
 
 
 def _stored(found: explanation.Explanation) -> str:
@@ -99,7 +100,8 @@ def _stored(found: explanation.Explanation) -> str:
         text = f"\nStored for {record.device}, clock {record.clock.value} ({record.id}): {pick}"
         text += f"\n  not used here: {entry.stale}" if entry.stale else ""
         rows = measurements_table(record).splitlines()
-        text += "".join(f"\n  {line}" for line in rows)
+        error = calibration.note(record.clock.value, found.problem)
+        text += "".join(f"\n  {line}" for line in [*rows, *([error] if error else [])])
         text += "".join(f"\n  {m.config.name} rejected: {m.failure}" for m in record.rejected)
         blocks.append(text)
     return "\n".join(blocks)

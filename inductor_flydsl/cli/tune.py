@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
-from .. import model, settings, shapes, space
+from .. import calibration, model, settings, shapes, space
 from ..devices import Device, get_device
 from ..fleet import Job, Outcome, tune_over
 from ..problem import GemmProblem
@@ -172,6 +173,15 @@ def _print(arguments: argparse.Namespace, outcomes: list[Outcome]) -> None:
         for row in rows
     ]
     print(table(header, cells))
+    records = [o.record for o in outcomes if o.record is not None]
+    _tell_errors((record.clock.value, record.key.problem) for record in records)
+
+
+def _tell_errors(times: Iterable[tuple[str, GemmProblem]]) -> None:
+    """How far the printed times are from a GPU's, once for each clock and type."""
+    for note in dict.fromkeys(calibration.note(clock, problem) for clock, problem in times):
+        if note:
+            say(note)
 
 
 def _dry_run(
@@ -203,5 +213,6 @@ def _dry_run(
         print(f"{problem} on {device.name}: would measure {len(ranked)}")
         rows = [(c.name, microseconds(p.us)) for c, p in ranked]
         print(table(("CONFIG", f"US ({model.CLOCK})"), rows, indent="  "))
+    _tell_errors((model.CLOCK, problem) for problem, stored, _ in plans if stored is None)
     store = settings.as_text(settings.current().cache_dir)
     say(f"effort {tuner.effort}, store {store}; nothing was measured")

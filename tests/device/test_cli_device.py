@@ -105,7 +105,8 @@ def test_tune_stores_and_finds_again(
 
 
 def test_tune_dry_run_measures_nothing(capsys: pytest.CaptureFixture[str], store: Path) -> None:
-    status, out, _ = run(capsys, "tune", "48,48,48", "--device", "reference", "--dry-run")
+    status, out, err = run(capsys, "tune", "48,48,48", "--device", "reference", "--dry-run")
+    assert err.count("clock model: published MI355X times are") == 1
     assert status == 0
     assert f"would measure {tuner.DEFAULT_CANDIDATES}" in out and "US (model)" in out
     assert not store.exists()

@@ -22,6 +22,7 @@ RANK |= {
     "ledger": 5,
     "background": 6,
     "targets": 6,
+    "calibration": 4,
 }
 RANK |= {"measure": 6, "isolation": 7, "tuner": 8, "explanation": 9, "fleet": 9}
 RANK |= {

@@ -1,0 +1,41 @@
+"""How far the times of a clock are from published ones of MI355X kernels, in words.
+
+Owns what is known of a clock's error and how it is said beside its times. A clock that measures
+has none to tell. Knows nothing of how a time is made.
+"""
+
+from __future__ import annotations
+
+from . import model
+from .devices.base import Clock
+from .problem import GemmProblem
+
+# Published over emulated times of PyTorch's in-tree FlyDSL kernels and of Triton's, p10 and p90,
+# by what operands hold (`python -m bench.kernels --check` holds its own figures against them).
+EMULATED: dict[str, tuple[float, float]] = {}
+_KINDS = {16: "bf16", 8: "mxfp8", 4: "mxfp4"}
+
+
+def error(clock: str, kind: str) -> tuple[float, float] | None:
+    """p10 and p90 of published over predicted (``model``) or emulated times, None if unknown.
+
+    Args:
+        clock: ``model``, or the value of a `Clock`.
+        kind: ``bf16`` (fp16 too), ``mxfp8`` or ``mxfp4``.
+    """
+    return {model.CLOCK: model.CALIBRATION, Clock.EMULATED.value: EMULATED}.get(clock, {}).get(kind)
+
+
+def note(clock: str, problem: GemmProblem) -> str:
+    """What to say beside a time of `clock` for a problem; empty for a clock that measures."""
+    if clock not in (model.CLOCK, Clock.EMULATED.value):
+        return ""
+    kind = _KINDS[max(problem.dtype.bits, problem.b_type.bits)]
+    found = error(clock, kind)
+    if found is None:
+        return f"clock {clock}: its error for {kind} is not known, nothing published was compared"
+    low, high = found
+    return (
+        f"clock {clock}: published MI355X times are {low:.2f} to {high:.2f} of it "
+        f"({kind}, p10 to p90)"
+    )
