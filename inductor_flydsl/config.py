@@ -14,7 +14,7 @@ from .arch import GFX950
 from .errors import ConfigError
 from .fusion import Fusion
 from .grouping import Axis
-from .problem import DType, GemmProblem, Layout
+from .problem import TENSOR_STRIDES, DType, GemmProblem, Layout
 from .scale_ring import ScaleRing
 from .signature import SCALES, TENSORS
 
@@ -333,7 +333,7 @@ def launch_arguments(
     if p.grouping is not None:
         values["groups"] = p.grouping.groups
     for index, strides in enumerate(p.tensors):
-        for axis, stride in zip(("batch", "row", "column"), strides, strict=True):
+        for axis, stride in zip(TENSOR_STRIDES, strides, strict=True):
             values[f"t{index}_{axis}"] = stride
     for name, scales in (("a", p.a_scales), ("b", p.b_scales)):
         if scales is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from .dtypes import DType
@@ -46,6 +47,8 @@ def alignment(*byte_counts: int) -> int:
 
 
 BATCH_STRIDES = ("a_batch", "b_batch", "c_batch")
+TENSOR_STRIDES = ("batch", "row", "column")
+PROBLEM_FORM = "[BATCHx]M,N,K[,dtype[,layout]][,groups]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +157,10 @@ class GemmProblem:
             m, n, k: extents in elements.
             options: ``dtype``, ``b_dtype`` and ``out_dtype`` (a DType or its name; bf16, the
                 same as ``dtype``, and the same or bf16 where that has 8 bits or fewer),
-                ``layout`` (a Layout or its letters; NT), ``groups`` (a Grouping or ``m8``; none),
-                ``op``, and ``scales`` (a ScaleLayout or its name: A and B have MX block scales).
-                ``mxfp8`` and ``mxfp4`` as ``dtype`` are FP8 E4M3 and FP4 with plain scales.
+                ``layout`` (a Layout or its letters; NT), ``batch`` (1), ``groups`` (a Grouping or
+                ``m8``; none), ``op``, and ``scales`` (a ScaleLayout or its name: A and B have MX
+                block scales). ``mxfp8`` and ``mxfp4`` as ``dtype`` are FP8 E4M3 and FP4 with plain
+                scales.
 
         Raises:
             ProblemError: an extent, dtype or layout that is not usable.
@@ -166,8 +170,8 @@ class GemmProblem:
         same = DType.BF16 if dtype.scaled else dtype
         out_dtype = _as_dtype(options.pop("out_dtype", same))
         layout = _as_layout(options.pop("layout", Layout.NT))
-        grouping = _as_grouping(options.pop("groups", None))
-        op = options.pop("op", "grouped_mm" if grouping else "scaled_mm" if dtype.scaled else "mm")
+        grouping, batch = _as_grouping(options.pop("groups", None)), options.pop("batch", 1)
+        op = options.pop("op", _op(dtype, grouping, batch))
         if options:
             name, value = next(iter(options.items()))
             raise ProblemError(name, value, "is not an option", "see GemmProblem.dense")
@@ -175,9 +179,11 @@ class GemmProblem:
         lda = a_k if layout.a_k_contiguous else m
         ldb = b_k if layout.b_k_contiguous else n
         held = None if scales is None else Scales.contiguous(k, ScaleLayout(scales))
-        own = {Axis.M: "b", Axis.N: "a", Axis.K: "c"}[grouping.axis] if grouping else ""
+        own = "abc" if batch != 1 else ""
+        if grouping is not None:
+            own = {Axis.M: "b", Axis.N: "a", Axis.K: "c"}[grouping.axis]
         steps = {"a": m * a_k, "b": n * b_k, "c": m * n}
-        steps = {name: step if name == own else 0 for name, step in steps.items()}
+        steps = {name: step if name in own else 0 for name, step in steps.items()}
         return cls(
             m=m,
             n=n,
@@ -192,6 +198,7 @@ class GemmProblem:
             b_align=alignment(ldb * b_type.bytes),
             c_align=alignment(n * out_dtype.bytes),
             op=op,
+            batch=batch,
             a_batch=steps["a"],
             b_batch=steps["b"],
             c_batch=steps["c"],
@@ -203,23 +210,47 @@ class GemmProblem:
 
     @classmethod
     def parse(cls, text: str) -> GemmProblem:
-        """Read ``M,N,K[,dtype[,layout]][,groups]``, the form of the command line.
+        """Read ``[BATCHx]M,N,K[,dtype[,layout]][,groups]``, the form of the command line.
 
-        Groups are named as ``m8``: M is the sum of eight groups' rows.
+        The dtype may name that of C too, as in ``bf16->fp32``. Groups are named as ``m8``: M is
+        the sum of eight groups' rows.
 
         Raises:
             ProblemError: the text has another form.
         """
         parts = [p.strip() for p in text.split(",")]
-        options = {}
+        options: dict[str, Any] = {}
         if len(parts) > 3 and re.fullmatch(r"[mnk]\d+", parts[-1].lower()):
             options["groups"] = parts.pop()
-        if not 3 <= len(parts) <= 5 or not all(re.fullmatch(r"\d+", p) for p in parts[:3]):
-            way = "try 4096,4096,64"
-            raise ProblemError("problem", text, "is not M,N,K[,dtype[,layout]][,groups]", way)
-        m, n, k = (int(p) for p in parts[:3])
+        batch, separator, first = parts[0].lower().rpartition("x")
+        extents = [batch if separator else "1", first.strip(), *parts[1:3]]
+        if not 3 <= len(parts) <= 5 or not all(re.fullmatch(r"\d+", p.strip()) for p in extents):
+            form = f"is not {PROBLEM_FORM}"
+            raise ProblemError("problem", text, form, "try 4096,4096,64 or 8x128,128,64")
         options |= dict(zip(("dtype", "layout"), parts[3:], strict=False))
-        return cls.dense(m, n, k, **options)
+        dtype, arrow, out_dtype = options.get("dtype", "").partition("->")
+        if arrow:
+            options |= {"dtype": dtype.strip(), "out_dtype": out_dtype.strip()}
+        batches, m, n, k = (int(p) for p in extents)
+        return cls.dense(m, n, k, batch=batches, **options)
+
+    def at(self, sizes: Mapping[str, int]) -> GemmProblem:
+        """This problem with other integers.
+
+        Args:
+            sizes: by names of fields, or of the strides of a tensor that the fusion reads, in
+                elements: ``t0_batch``, ``t0_row``, ``t0_column``, and so on.
+
+        Raises:
+            ProblemError: an integer that is not usable.
+        """
+        values: dict[str, Any] = dict(sizes)
+        tensors = []
+        for index, strides in enumerate(self.tensors):
+            named = zip(TENSOR_STRIDES, strides, strict=True)
+            batch, row, column = (values.pop(f"t{index}_{axis}", s) for axis, s in named)
+            tensors.append((batch, row, column))
+        return replace(self, **values, tensors=tuple(tensors))
 
     @property
     def copies(self) -> tuple[int, int, int]:
@@ -297,6 +328,12 @@ class GemmProblem:
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ProblemError("problem", data, f"lacks a field ({error})", "pass all") from None
+
+
+def _op(dtype: DType, grouping: Grouping | None, batch: int) -> str:
+    if grouping is not None:
+        return "grouped_mm"
+    return "scaled_mm" if dtype.scaled else "mm" if batch == 1 else "bmm"
 
 
 def _as_dtype(value: DType | str) -> DType:

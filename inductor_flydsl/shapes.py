@@ -30,7 +30,7 @@ def read(path: Path) -> list[GemmProblem]:
 
     A line that starts with ``{`` is JSON: a problem as `GemmProblem.to_json` writes it, alone or
     under ``problem``, or the arguments of `GemmProblem.dense`. Other lines are CSV, with the
-    names of those fields in the first line, or without names as ``m,n,k[,dtype[,layout]]``.
+    names of those fields in the first line, or without names as `GemmProblem.parse` reads.
     Empty lines and those that start with ``#`` are passed over.
 
     Raises:
@@ -52,7 +52,7 @@ def read(path: Path) -> list[GemmProblem]:
                 problems[_from_json(text)] = None
                 continue
             (cells,) = csv.reader([text], skipinitialspace=True)
-            if not problems and header is None and not cells[0].strip().isdigit():
+            if not problems and header is None and not cells[0].strip()[:1].isdigit():
                 header = [cell.strip().lower() for cell in cells]
                 continue
             problems[_from_cells(cells, header)] = None

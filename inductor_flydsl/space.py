@@ -80,6 +80,14 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
     for name, rows, scales in (("A", p.m, p.a_scales), ("B", p.n, p.b_scales)):
         if scales is not None and scales.bytes(rows, p.k) > BUFFER_BYTES:
             return f"the scales of {name} span over the {BUFFER_BYTES} bytes of a descriptor"
+    for index, (_, row, column) in enumerate(p.tensors):
+        size = p.fusion.tensors[index].dtype.bytes if p.fusion else 1
+        extent = ((p.m - 1) * row + (p.n - 1) * column + 1) * size
+        if extent > BUFFER_BYTES:
+            return (
+                f"tensor {index} of the epilogue spans {extent} bytes, over the {BUFFER_BYTES} "
+                "of a descriptor"
+            )
     return None
 
 
@@ -154,6 +162,10 @@ def _split_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
     steps = -(-problem.k // config.tile_k)
     if config.split_k > steps:
         return f"split_k={config.split_k} exceeds the {steps} K steps of {config.tile_k}"
+    return _workspace_limit(problem, config)
+
+
+def _workspace_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
     workspace, _ = config.workspace(problem)
     if workspace > WORKSPACE_BYTES:
         return (
@@ -173,6 +185,14 @@ def _group_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | 
     if grid > INT32_MAX // WAVE_SIZE // config.waves:
         return f"{grid} workgroups of {config.threads} threads exceed a launch's 2^31"
     return None
+
+
+def size_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
+    """Why a kernel of `config` cannot be launched with the sizes of `problem`, or None.
+
+    For problems whose sizes are only known then: what a kernel is specialised on is not asked.
+    """
+    return problem_limit(problem, arch) or _workspace_limit(problem, config)
 
 
 def _room_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from .._version import __version__
+from ..problem import PROBLEM_FORM
 
-PROBLEM_HELP = "M,N,K[,dtype[,layout]], for example 4096,4096,4096,bf16,NT"
+PROBLEM_HELP = f"{PROBLEM_FORM}, for example 4096,4096,4096,bf16,NT or 8x128,128,64,bf16->fp32"
 GLOB_HELP = "only records whose key, problem, device or choice matches, for example '*4096*'"
 
 

@@ -16,6 +16,7 @@ from ..problem import GemmProblem
 
 if TYPE_CHECKING:
     from ..compiler import Artifact
+    from .extras import Workspace
 
 Kernel = Callable[..., None]
 """``kernel(c, a, b, *others)``: torch tensors of the problem it was loaded for, the others those of
@@ -67,8 +68,19 @@ class Device(Protocol):
     def environment(self) -> dict[str, str]:
         """What a measurement here depends on besides the key: compute units, driver, versions."""
 
-    def load(self, artifact: Artifact, problem: GemmProblem, config: GemmConfig) -> Kernel:
+    def load(
+        self,
+        artifact: Artifact,
+        problem: GemmProblem,
+        config: GemmConfig,
+        scratch: Workspace | None = None,
+    ) -> Kernel:
         """Bind an artifact to a problem; the result launches asynchronously on current streams.
+
+        Args:
+            artifact: of the kernel that `KernelSpec.of` names for the problem and the config.
+            problem, config: what to launch.
+            scratch: memory that launches of other sizes share; None: memory of its own.
 
         Raises:
             LaunchFailed: the artifact cannot be loaded here.

@@ -228,7 +228,13 @@ class EmulatorDevice:
             "clock": emulator.timing.fingerprint(),
         }
 
-    def load(self, artifact: Artifact, problem: GemmProblem, config: GemmConfig) -> Kernel:
+    def load(
+        self,
+        artifact: Artifact,
+        problem: GemmProblem,
+        config: GemmConfig,
+        scratch: Workspace | None = None,
+    ) -> Kernel:
         """``kernel(c, a, b, *tensors)`` on CPU tensors; returns when the launch has been emulated.
 
         Raises:
@@ -241,10 +247,10 @@ class EmulatorDevice:
         bound = load(artifact, shim_library()).bind(integers)
         sample = sampled_workgroups(integers["grid"], config.split_k)
         names = extra_pointers(problem)
-        scratch = Workspace(problem, config)
+        pieces, need = scratch or Workspace(), config.workspace(problem)
 
         def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
-            own = scratch.on(0, "cpu")
+            own = pieces.on(0, "cpu", need)
             others = {**dict(zip(names, tensors, strict=False)), **own}
             with self._launch({"c": c, "a": a, "b": b, **others}, {"c", *own}, sample):
                 addresses = {name: t.data_ptr() for name, t in others.items()}

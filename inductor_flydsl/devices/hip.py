@@ -66,7 +66,13 @@ class HipDevice:
             "torch": torch.__version__,
         }
 
-    def load(self, artifact: Artifact, problem: GemmProblem, config: GemmConfig) -> Kernel:
+    def load(
+        self,
+        artifact: Artifact,
+        problem: GemmProblem,
+        config: GemmConfig,
+        scratch: Workspace | None = None,
+    ) -> Kernel:
         """``kernel(c, a, b, *tensors)`` on the current stream of the GPU.
 
         Raises:
@@ -83,13 +89,13 @@ class HipDevice:
         names = extra_pointers(problem)
         if not names and config.split_k == 1:
             return launch.on_tensors(current_stream, index)
-        workspace = Workspace(problem, config)
+        workspace, need = scratch or Workspace(), config.workspace(problem)
 
-        def scratch(stream: int) -> dict[str, int]:
-            pieces = workspace.on(stream, self.torch_device)
+        def addresses(stream: int) -> dict[str, int]:
+            pieces = workspace.on(stream, self.torch_device, need)
             return {name: tensor.data_ptr() for name, tensor in pieces.items()}
 
-        return launch.on_tensors(current_stream, index, scratch, names)
+        return launch.on_tensors(current_stream, index, addresses, names)
 
     def time(self, call: Callable[[], None]) -> Timing:
         """Median over replays of a graph of launches, so that host time is not measured."""

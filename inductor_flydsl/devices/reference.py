@@ -21,6 +21,7 @@ from .base import Clock, Kernel, Timing
 
 if TYPE_CHECKING:
     from ..compiler import Artifact
+    from .extras import Workspace
 
 WARM_UP = 3
 ROUNDS = 11
@@ -68,7 +69,13 @@ class ReferenceDevice:
             }
         return facts
 
-    def load(self, artifact: Artifact, problem: GemmProblem, config: GemmConfig) -> Kernel:
+    def load(
+        self,
+        artifact: Artifact,
+        problem: GemmProblem,
+        config: GemmConfig,
+        scratch: Workspace | None = None,
+    ) -> Kernel:
         """``kernel(c, a, b, *tensors)``: the product in place, fp32 accumulate, then the fusion."""
         import torch
 
@@ -77,11 +84,10 @@ class ReferenceDevice:
         if problem.fusion is not None:
             return _fused(torch, problem)
         if problem.out_dtype is not problem.dtype:
-            return _mm_to_wider(torch)
-        mm = torch.mm
+            return _to_wider(torch)
 
         def kernel(c: Any, a: Any, b: Any) -> None:
-            mm(a, b, out=c)
+            (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out=c)
 
         return kernel
 
@@ -160,25 +166,27 @@ def _fused(torch: Any, problem: GemmProblem) -> Kernel:
     assert fusion is not None
 
     def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
-        # A kernel sees rows of C, whatever shape their tensor has.
-        rows = c.as_strided((problem.m, problem.n), (problem.ldc, 1), c.storage_offset())
-        strides = (step[1:] for step in problem.tensors)
+        # A kernel sees batches of rows of C, whatever shape their tensor has.
+        shape = (problem.batch, problem.m, problem.n)
+        rows = c.as_strided(shape, (problem.c_batch, problem.ldc, 1), c.storage_offset())
         wide = [
-            t.as_strided(rows.shape, step, t.storage_offset()).float()
-            for t, step in zip(tensors, strides, strict=True)
+            t.as_strided(shape, step, t.storage_offset()).float()
+            for t, step in zip(tensors, problem.tensors, strict=True)
         ]
-        rows.copy_(fusion.evaluate(ops, torch.mm(a.float(), b.float()), wide))
+        product = torch.matmul(a.float(), b.float()).reshape(shape)
+        rows.copy_(fusion.evaluate(ops, product, wide))
 
     return kernel
 
 
-def _mm_to_wider(torch: Any) -> Kernel:
-    """A 16-bit product with an fp32 result, which torch's CPU mm does not offer by itself."""
+def _to_wider(torch: Any) -> Kernel:
+    """A 16-bit product with an fp32 result, which torch does not offer on a CPU."""
 
     def kernel(c: Any, a: Any, b: Any) -> None:
+        product = torch.mm if a.dim() == 2 else torch.bmm
         if c.is_cuda:
-            torch.mm(a, b, out_dtype=c.dtype, out=c)
+            product(a, b, out_dtype=c.dtype, out=c)
         else:
-            torch.mm(a.to(c.dtype), b.to(c.dtype), out=c)
+            product(a.to(c.dtype), b.to(c.dtype), out=c)
 
     return kernel

@@ -21,6 +21,7 @@ from torch._inductor.autotune_process import (
 
 from .. import settings
 from . import runtime
+from .epilogue import Product
 from .scheduling import FlyDSLTemplateBuffer
 
 log = logging.getLogger("inductor_flydsl")
@@ -101,7 +102,7 @@ class FlyDSLCaller(ir.ChoiceCaller):
     """One of our candidates beside ATen and Triton.
 
     Args:
-        launch: problem, configuration and device.
+        product: problem, configuration and device, and which sizes are dynamic.
         nodes: IR nodes of the op's inputs, layouts fixed.
         layout: fixed layout of C.
         order: which of the inputs the kernel takes, in its own order.
@@ -112,7 +113,7 @@ class FlyDSLCaller(ir.ChoiceCaller):
 
     def __init__(
         self,
-        launch: runtime.Launch,
+        product: Product,
         nodes: Any,
         layout: Any,
         *,
@@ -121,8 +122,10 @@ class FlyDSLCaller(ir.ChoiceCaller):
         clock: str,
         ranked: bool,
     ) -> None:
+        launch = product.launch
         name = f"flydsl_{launch.problem.op}_{launch.config.name}"
         super().__init__(name, nodes, layout, f"FlyDSL on {launch.device}, clock {clock}")
+        self.product = product
         self.launch = launch
         self.order = order
         self.identity = identity
@@ -150,7 +153,7 @@ class FlyDSLCaller(ir.ChoiceCaller):
         return "-".join([self.name, self.identity, self.launch.to_text()])
 
     def output_node(self) -> Any:
-        buffer = FlyDSLTemplateBuffer(self.layout, self.input_nodes, self.launch, self.order)
+        buffer = FlyDSLTemplateBuffer(self.layout, self.input_nodes, self.product, self.order)
         if "ktc" in self.annotations:
             buffer.annotations["ktc"] = self.annotations["ktc"]
         return ir.TensorBox.create(buffer)

@@ -17,7 +17,7 @@ from ..config import GemmConfig, KernelSpec
 from ..devices import Clock, Device, get_device
 from ..errors import DeviceUnavailable, InductorFlyDSLError, RecordMissing, SettingError
 from ..problem import GemmProblem
-from . import cachekey, compat, contest, operands, pending, runtime
+from . import cachekey, compat, contest, operands, pending, ranges, runtime
 from .activate import is_active
 from .decisions import Decision, Time, clear, decisions, record
 from .operands import Declined
@@ -190,6 +190,7 @@ def _choice(asked: operands.Asked, device: Device, inputs: Inputs) -> Any:
     from torch._dynamo.utils import preserve_rng_state
 
     from .caller import FlyDSLCaller
+    from .epilogue import Product
 
     # What measuring draws and how it leaves the random state is no business of the user's.
     with preserve_rng_state():
@@ -205,9 +206,11 @@ def _choice(asked: operands.Asked, device: Device, inputs: Inputs) -> Any:
         torch_device=str(inputs.layout.device),
         arch=device.arch.name,
         check=asked.check,
+        dynamic=tuple(asked.sizes),
     )
+    ranges.guard(launch, asked.sizes)
     choice = FlyDSLCaller(
-        launch,
+        Product(launch, asked.sizes),
         inputs.nodes,
         inputs.layout,
         order=asked.order,

@@ -178,6 +178,34 @@ def input_offset(graph: Any, name: str) -> Any:
     return getattr(graph, "graph_input_storage_offsets", {}).get(name, 0)
 
 
+def size_hint(symbol: Any) -> int:
+    """The value of a symbol to optimise for; 2.12 and earlier call it otherwise."""
+    from torch._inductor import config
+    from torch._inductor.virtualized import V
+
+    sizevars: Any = V.graph.sizevars
+    ask = getattr(sizevars, "optimization_hint", None) or sizevars.size_hint
+    return int(ask(symbol, fallback=getattr(config, "unbacked_symint_fallback", 8192)))
+
+
+def is_multiple(number: Any, divisor: int) -> bool:
+    """Whether a symbolic number is a multiple of a power of two for all values."""
+    from torch._inductor.virtualized import V
+
+    return bool(V.graph.sizevars.statically_known_multiple_of(number, divisor))
+
+
+def guard_at_most(symbol: Any, value: int) -> bool:
+    """Compile again where a symbol exceeds a value; False if that cannot be had."""
+    import sympy
+    from torch._inductor.virtualized import V
+
+    environment: Any = V.graph.sizevars.shape_env
+    if getattr(environment, "frozen", False) or environment.is_unbacked_symint(symbol):
+        return False
+    return bool(environment.evaluate_expr(sympy.Le(symbol, value)))
+
+
 # --- selection -------------------------------------------------------------------------------
 
 

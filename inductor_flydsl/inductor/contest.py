@@ -60,6 +60,7 @@ def _decision(
         chosen=chosen,
         reason=reason,
         config=ours.launch.config,
+        dynamic=ours.launch.dynamic,
         times=times,
         winner=winner,
         candidates=ours.annotations["flydsl_times"][0],

@@ -69,6 +69,7 @@ class Decision:
         times: what was compared.
         winner: name of the fastest in ``times``, where one was.
         candidates: our configurations that were tried for ``config``, with their times.
+        dynamic: integers of the problem that every launch is given; the problem has their hints.
         compile_id: torch's number of the compilation, as in its logs (``0/0``).
         graph: number of the graph in this process; torch's own number starts again after a reset.
     """
@@ -82,6 +83,7 @@ class Decision:
     times: tuple[Time, ...] = ()
     winner: str = ""
     candidates: tuple[Time, ...] = ()
+    dynamic: tuple[str, ...] = ()
     compile_id: str = ""
     graph: int = 0
 
@@ -110,6 +112,7 @@ class Decision:
             "winner": self.winner,
             "times": [t.to_json() for t in self.times],
             "candidates": [t.to_json() for t in self.candidates],
+            "dynamic": list(self.dynamic),
             "losers": [{"name": name, "reason": why} for name, why in self.losers],
             "compile_id": self.compile_id,
         }
@@ -117,7 +120,11 @@ class Decision:
     @property
     def subject(self) -> str:
         """The op in words."""
-        return str(self.problem) if self.problem is not None else f"{self.op} {self.shapes}"
+        if self.problem is None:
+            return f"{self.op} {self.shapes}"
+        hints = {name: getattr(self.problem, name) for name in ("m", "batch")}
+        sizes = [f"{n.upper()} dynamic, tuned at {hints[n]}" for n in self.dynamic if n in hints]
+        return " ".join([str(self.problem), *(f"({text})" for text in sizes)])
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.chosen} ({self.reason})"

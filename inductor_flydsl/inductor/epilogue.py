@@ -15,17 +15,17 @@ import sympy
 from ..dtypes import DType
 from ..errors import BadArgument
 from ..fusion import ARITY, MAX_TENSORS, Fusion, Node, Tensor
-from ..problem import GemmProblem, alignment
+from ..problem import TENSOR_STRIDES
+from .axes import Axes, Place, Unfusable
+from .extents import align, hint, is_static
 from .operands import BASE_BYTES, quads_aligned
 from .runtime import Launch
+
+__all__ = ["Plan", "Product", "Program", "Read", "Unfusable", "plan", "program"]
 
 # Inductor's name of an operation → ours, where they differ.
 RENAMED = {"truediv": "div", "logical_and": "and", "logical_or": "or", "logical_not": "not"}
 FLOATS = ("torch.bfloat16", "torch.float16", "torch.float32")
-
-
-class Unfusable(Exception):
-    """A node that cannot join the epilogue; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,16 @@ class Read:
     Attributes:
         name: of Inductor's buffer.
         offset: first element, from the start of the buffer.
-        row, column: strides in elements along M and N.
+        steps: strides in elements along the batch, M and N.
         dtype: of its elements.
+
+    The numbers may be symbolic.
     """
 
     name: str
-    offset: int
-    row: int
-    column: int
+    offset: Any
+    steps: tuple[Any, Any, Any]
     dtype: DType
-
-
-@dataclass(frozen=True)
-class Place:
-    """How the elements of a matrix of M x N lie in a buffer: ``row``·m + n."""
-
-    row: int
 
 
 @dataclass
@@ -58,12 +52,11 @@ class Program:
     """A chain of pointwise nodes on a product, as it is read.
 
     Attributes:
-        m, n: extents of the product.
+        extents: (batch, M, N) of the product, maybe symbolic.
         made: name of a buffer → (value, place): the product, then each node's result.
     """
 
-    m: int
-    n: int
+    extents: tuple[Any, Any, Any]
     nodes: list[Node] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     made: dict[str, tuple[int, Place]] = field(default_factory=dict)
@@ -85,28 +78,36 @@ class Program:
             raise Unfusable(f"{name} is a {type(pointwise).__name__}, not a pointwise function")
         if str(layout.dtype) not in FLOATS:
             raise Unfusable(f"{name} is {layout.dtype}")
-        ranges = _ints(pointwise.ranges, f"sizes of {name}")
-        symbols = [
-            sympy.Symbol(f"i{d}", integer=True, nonnegative=True) for d in range(len(ranges))
-        ]
-        axes = _Axes(self, symbols, ranges)
+        axes = Axes(self.extents, list(pointwise.ranges))
+        borders: Any = _Scan(lambda name, index: axes.note(index))
+        with V.set_ops_handler(borders):
+            pointwise.inner_fn(axes.index)
+        axes.cut()
         # The axes come from the loads of the product, wherever they stand in the function.
-        scan: Any = _Scan(self, axes)
+        scan: Any = _Scan(lambda name, index: self._match(axes, name, index))
         with V.set_ops_handler(scan):
-            pointwise.inner_fn(symbols)
-        if axes.m_dims is None:
+            pointwise.inner_fn(axes.index)
+        if axes.dims is None:
             raise Unfusable(f"{name} does not read the product")
         handler: Any = _Handler(self, axes)
         with V.set_ops_handler(handler):
-            result = _unwrap(pointwise.inner_fn(symbols))
+            result = _unwrap(pointwise.inner_fn(axes.index))
         if not isinstance(result, _Value):
             raise Unfusable(f"{name} has no single value")
-        value = result.index
-        strides = _ints(layout.stride, f"strides of {name}")
-        row, column = axes.strides(dict(zip(symbols, strides, strict=True)))
-        if (self.n > 1 and column != 1) or (self.m > 1 and row < self.n):
+        self.made[name] = (result.index, self._output(name, axes, layout))
+
+    def _match(self, axes: Axes, name: str, index: Any) -> None:
+        if name in self.made:
+            axes.match(index, self.made[name][1])
+
+    def _output(self, name: str, axes: Axes, layout: Any) -> Place:
+        at = sum(s * i for s, i in zip(layout.stride, axes.index, strict=True))
+        batch, row, column = axes.strides(axes.coefficients(sympy.sympify(at))[0])
+        _, m, n = self.extents
+        by_rows = (n == 1 or column == 1) and (m == 1 or hint(row) >= n)
+        if layout.offset != 0 or not by_rows:
             raise Unfusable(f"{name} is not stored row by row")
-        self.made[name] = (value, Place(row if self.m > 1 else self.n))
+        return Place(batch, row if m != 1 else n)
 
     def fusion(self, aligned: Callable[[Read], bool]) -> Fusion:
         """The program read so far.
@@ -122,9 +123,9 @@ class Program:
         tensors = tuple(
             Tensor(
                 dtype=r.dtype,
-                along_m=r.row != 0,
-                along_n=r.column != 0,
-                quads=r.column == 1 and self.n % 4 == 0 and aligned(r),
+                along_m=r.steps[1] != 0,
+                along_n=r.steps[2] != 0,
+                quads=r.steps[2] == 1 and self.extents[2] % 4 == 0 and aligned(r),
             )
             for r in self.reads
         )
@@ -134,21 +135,40 @@ class Program:
             raise Unfusable(str(error)) from error
 
 
-def program(name: str, problem: GemmProblem, reads: list[Read]) -> Program:
-    """A program that so far is what ``problem`` puts into buffer ``name``.
+def program(name: str, product: Product, reads: list[Read]) -> Program:
+    """A program that so far is what a product puts into buffer ``name``.
 
     Args:
         name: of the product's buffer.
-        problem: the product, maybe with a fusion of its own already (a bias).
+        product: maybe with a fusion of its own already (a bias).
         reads: what that fusion reads.
     """
-    started = Program(problem.m, problem.n)
-    nodes = problem.fusion.nodes if problem.fusion else (Node(op="acc"),)
-    started.nodes = list(nodes)
+    batch, m, n, ldc, c_batch = (
+        product.number(name) for name in ("batch", "m", "n", "ldc", "c_batch")
+    )
+    started = Program((batch, m, n))
+    fusion = product.launch.problem.fusion
+    started.nodes = list(fusion.nodes if fusion else (Node(op="acc"),))
     started.reads = list(reads)
-    row = problem.ldc if problem.m > 1 else problem.n
-    started.made[name] = (len(nodes) - 1, Place(row))
+    started.made[name] = (len(started.nodes) - 1, Place(c_batch, ldc if m != 1 else n))
     return started
+
+
+@dataclass(frozen=True)
+class Product:
+    """A kernel that a pointwise chain may join.
+
+    Attributes:
+        launch: the choice that computes it.
+        sizes: those integers of its problem that are dynamic, as expressions.
+    """
+
+    launch: Launch
+    sizes: dict[str, Any]
+
+    def number(self, name: str) -> Any:
+        """A field of the problem, symbolic where it is dynamic."""
+        return self.sizes.get(name, getattr(self.launch.problem, name))
 
 
 @dataclass(frozen=True)
@@ -156,50 +176,60 @@ class Plan:
     """A kernel with an epilogue.
 
     Attributes:
-        launch: the choice, its problem grown by the epilogue.
+        product: the choice, its problem grown by the epilogue.
         reads: what to pass after A and B.
         dead: buffers that no longer exist: the product and all but the last result.
         output: the buffer that the kernel writes.
     """
 
-    launch: Launch
+    product: Product
     reads: tuple[Read, ...]
     dead: tuple[str, ...]
     output: str
 
 
-def plan(product: Any, launch: Launch, reads: list[Read], nodes: list[Any]) -> Plan:
+def plan(name: str, product: Product, reads: list[Read], nodes: list[Any]) -> Plan:
     """One kernel for a product and the pointwise nodes that follow it.
 
     Args:
-        product: the buffer of the product.
-        launch: the choice that computes it.
+        name: of the product's buffer.
+        product: the kernel so far.
         reads: what its fusion reads already.
         nodes: ComputedBuffers in order; each may read the product and what is before it.
 
     Raises:
         Unfusable: a node, or the whole, is none that a kernel can compute.
     """
-    problem = launch.problem
-    chain = program(product.get_name(), problem, reads)
+    chain = program(name, product, reads)
     for node in nodes:
         chain.add(node.get_name(), node.data, node.get_layout())
     last = nodes[-1]
     value, place = chain.made[last.get_name()]
     if value != len(chain.nodes) - 1:
         raise Unfusable(f"{last.get_name()} is not the last value computed")
-    fusion = chain.fusion(_quads_aligned)
-    kind = DType.parse(str(last.get_dtype()))
+    grown = _grown(product, chain, place, DType.parse(str(last.get_dtype())))
+    dead = (name, *(n.get_name() for n in nodes[:-1]))
+    return Plan(grown, tuple(chain.reads), dead, last.get_name())
+
+
+def _grown(product: Product, chain: Program, place: Place, kind: DType) -> Product:
+    """A product's kernel with a chain in it, whose result lies at ``place``."""
+    numbers = {"ldc": place.row, "c_batch": place.batch}
+    for index, read in enumerate(chain.reads):
+        for axis, step in zip(TENSOR_STRIDES, read.steps, strict=True):
+            numbers[f"t{index}_{axis}"] = step
+    aligned = align(16, place.row * kind.bytes, place.batch * kind.bytes)
     grown = replace(
-        problem,
+        product.launch.problem,
         out_dtype=kind,
-        ldc=place.row,
-        c_align=max(alignment(16, place.row * kind.bytes), kind.bytes),
-        fusion=fusion,
-        tensors=tuple((0, r.row, r.column) for r in chain.reads),
-    )
-    dead = (product.get_name(), *(n.get_name() for n in nodes[:-1]))
-    return Plan(replace(launch, problem=grown), tuple(chain.reads), dead, last.get_name())
+        c_align=max(aligned, kind.bytes),
+        fusion=chain.fusion(_quads_aligned),
+        tensors=((0, 0, 0),) * len(chain.reads),
+    ).at({name: hint(number) for name, number in numbers.items()})
+    sizes = {n: e for n, e in product.sizes.items() if n not in numbers}
+    sizes |= {name: number for name, number in numbers.items() if not is_static(number)}
+    launch = replace(product.launch, problem=grown, dynamic=tuple(sizes))
+    return Product(launch, sizes)
 
 
 def _quads_aligned(read: Read) -> bool:
@@ -208,81 +238,8 @@ def _quads_aligned(read: Read) -> bool:
 
     if read.name in V.graph.unaligned_buffers:
         return False
-    return quads_aligned(BASE_BYTES, read.dtype.bytes, read.offset, read.row)
-
-
-class _Axes:
-    """Which loop indices of a node walk M and which walk N, read off its load of the product."""
-
-    def __init__(self, owner: Program, symbols: list[Any], ranges: tuple[int, ...]) -> None:
-        self.owner = owner
-        self.ranges = dict(zip(symbols, ranges, strict=True))
-        self.m_dims: dict[Any, int] | None = None
-        self.n_dims: dict[Any, int] = {}
-
-    def coefficients(self, index: Any) -> tuple[dict[Any, int], int]:
-        """Strides of a linear index by loop index, and its constant.
-
-        Raises:
-            Unfusable: it is not linear with integers.
-        """
-        index = sympy.expand(index)
-        strides = {}
-        for symbol, extent in self.ranges.items():
-            strides[symbol] = index.coeff(symbol, 1) if extent > 1 else sympy.Integer(0)
-        rest = sympy.expand(index - sum(s * symbol for symbol, s in strides.items()))
-        rest = rest.subs({symbol: 0 for symbol, extent in self.ranges.items() if extent == 1})
-        values = [*strides.values(), rest]
-        if not all(v.is_Integer for v in values):
-            raise Unfusable(f"index {index} is not linear")
-        return {symbol: int(s) for symbol, s in strides.items()}, int(rest)
-
-    def match(self, index: Any, place: Place) -> None:
-        """Take the axes from a load of the product, or check that they are the same.
-
-        Raises:
-            Unfusable: the load is not element by element.
-        """
-        strides, offset = self.coefficients(index)
-        m_dims, n_dims = {}, {}
-        for symbol, stride in strides.items():
-            if self.ranges[symbol] == 1:
-                continue
-            if self.owner.m > 1 and stride and stride % place.row == 0:
-                m_dims[symbol] = stride // place.row
-            else:
-                n_dims[symbol] = stride
-        same = self.m_dims in (None, m_dims) and (self.m_dims is None or self.n_dims == n_dims)
-        whole = self._covers(m_dims, self.owner.m) and self._covers(n_dims, self.owner.n)
-        if offset or not same or not whole:
-            raise Unfusable(f"the product is read at {index}, not element by element")
-        self.m_dims, self.n_dims = m_dims, n_dims
-
-    def _covers(self, dims: dict[Any, int], extent: int) -> bool:
-        """The indices count 0 to ``extent`` - 1, each place once."""
-        expected = 1
-        for symbol, step in sorted(dims.items(), key=lambda item: item[1]):
-            if step != expected:
-                return False
-            expected *= self.ranges[symbol]
-        return expected == extent
-
-    def strides(self, by_symbol: dict[Any, int]) -> tuple[int, int]:
-        """(row, column) strides of a tensor with these strides by loop index.
-
-        Raises:
-            Unfusable: indices of one axis move it by different amounts.
-        """
-        found = []
-        for dims in (self.m_dims or {}, self.n_dims):
-            ratios = {(by_symbol[symbol], step) for symbol, step in dims.items()}
-            steps = {stride / step for stride, step in ratios}
-            if len(steps) > 1 or any(stride % step for stride, step in ratios):
-                raise Unfusable("a tensor's strides do not follow the product's rows and columns")
-            found.append(int(steps.pop()) if steps else 0)
-        if min(found) < 0:
-            raise Unfusable("a tensor has a negative stride")
-        return found[0], found[1]
+    batch, row, _ = read.steps
+    return quads_aligned(BASE_BYTES, read.dtype.bytes, read.offset, batch, row)
 
 
 @dataclass(frozen=True)
@@ -298,15 +255,13 @@ def _unwrap(value: Any) -> Any:
 
 
 class _Scan:
-    """Looks only at the loads of the product and of what was made from it."""
+    """Looks only at the loads of a function: ``seen(name, index)``."""
 
-    def __init__(self, owner: Program, axes: _Axes) -> None:
-        self._owner = owner
-        self._axes = axes
+    def __init__(self, seen: Callable[[str, Any], None]) -> None:
+        self._seen = seen
 
     def load(self, name: str, index: Any) -> _Value:
-        if name in self._owner.made:
-            self._axes.match(index, self._owner.made[name][1])
+        self._seen(name, index)
         return _Value(0)
 
     def __getattr__(self, name: str) -> Callable[..., _Value]:
@@ -318,7 +273,7 @@ class _Scan:
 class _Handler:
     """Inductor's operations, each leaving a node."""
 
-    def __init__(self, owner: Program, axes: _Axes) -> None:
+    def __init__(self, owner: Program, axes: Axes) -> None:
         self._owner = owner
         self._axes = axes
 
@@ -327,8 +282,7 @@ class _Handler:
         if name in owner.made:
             return _Value(owner.made[name][0])
         strides, offset = axes.coefficients(index)
-        row, column = axes.strides(strides)
-        read = Read(name, offset, row, column, _dtype_of(name))
+        read = Read(name, offset, axes.strides(strides), _dtype_of(name))
         if read not in owner.reads:
             owner.reads.append(read)
         return _Value(owner.emit("tensor", value=owner.reads.index(read)))
@@ -372,10 +326,3 @@ def _dtype_of(name: str) -> DType:
     if dtype not in FLOATS:
         raise Unfusable(f"{name} is {dtype}")
     return DType.parse(dtype)
-
-
-def _ints(values: Any, what: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(v) for v in values)
-    except (TypeError, ValueError):
-        raise Unfusable(f"{what} are symbolic") from None

@@ -13,9 +13,10 @@ from typing import Any
 
 from ..errors import ProblemError
 from ..grouping import Axis, Grouping
-from ..problem import GemmProblem, Layout, alignment
+from ..problem import GemmProblem, Layout
 from . import compat
-from .operands import Asked, Declined, _dtype, _ints, _operand, _output
+from .extents import Declined, static
+from .operands import Asked, _dtype, _operand, _output, product
 
 OP = "grouped_mm"
 # What it is called where neither operand is ragged.
@@ -74,24 +75,22 @@ def ask(inputs: Any) -> Asked:
     a, b, *offsets = inputs.nodes
     dims = len(a.get_size()), len(b.get_size())
     if dims == (3, 3):
-        problem, check = _problem(a, b, inputs.layout, None)
-        return Asked(problem, check)
+        return product(a, b, inputs.layout, BATCHED)
     (offs,) = offsets
     compat.freeze(offs)
     if str(offs.get_dtype()) != "torch.int32" or offs.get_device() != a.get_device():
         raise Declined(f"offsets are {offs.get_dtype()} on {offs.get_device()}")
-    (groups,) = _ints(offs.get_size(), "sizes of the offsets")
-    if groups > 1 and _ints(offs.get_stride(), "stride of the offsets") != (1,):
+    (groups,) = static(offs.get_size(), "sizes of the offsets")
+    if groups > 1 and static(offs.get_stride(), "stride of the offsets") != (1,):
         raise Declined("the offsets have gaps")
     axis = {(2, 3): Axis.M, (3, 2): Axis.N, (2, 2): Axis.K}[dims]
-    problem, check = _problem(a, b, inputs.layout, Grouping(axis=axis, groups=groups))
-    return Asked(problem, check, (0, 1, 2))
+    return _grouped(a, b, inputs.layout, Grouping(axis=axis, groups=groups))
 
 
-def _problem(a: Any, b: Any, layout: Any, grouping: Grouping | None) -> tuple[GemmProblem, str]:
-    """The problem, of batches where there is no grouping, and the operands to check."""
+def _grouped(a: Any, b: Any, layout: Any, grouping: Grouping) -> Asked:
+    """The problem of operands of which one, or the output, is a matrix for each group."""
     (m, k), (k2, n) = (
-        _ints(x.get_size()[-2:], f"sizes of {name}") for x, name in ((a, "A"), (b, "B"))
+        static(x.get_size()[-2:], f"sizes of {name}") for x, name in ((a, "A"), (b, "B"))
     )
     if min(m, n, k) < 1 or k != k2:
         raise Declined(f"an operand is empty ({m}x{n}x{k})")
@@ -99,20 +98,12 @@ def _problem(a: Any, b: Any, layout: Any, grouping: Grouping | None) -> tuple[Ge
         raise Declined(f"A is {a.get_dtype()} and B is {b.get_dtype()}")
     for node in (a, b):
         compat.freeze(node)
-    left = _operand(_Each(a), (m, k), "N", "A")
-    right = _operand(_Each(b), (n, k), "T", "B")
-    ldc, c_align = _output(_EachOf(layout), m, n)
-    steps = [_step(x.get_stride(), name) for x, name in ((a, "A"), (b, "B"))]
-    steps.append(_step(layout.stride, "C"))
-    sizes = [x.itemsize for x in (a.get_dtype(), b.get_dtype(), layout.dtype)]
-    aligns = (
-        min(align, max(size, alignment(step * size)))
-        for align, step, size in zip((left.align, right.align, c_align), steps, sizes, strict=True)
-    )
-    a_align, b_align, c_align = aligns
-    batch = 1
-    if grouping is None:
-        (batch,) = _ints(a.get_size()[:1], "groups")
+    matrices = [x[0] if len(x) == 3 else 1 for x in (a.get_size(), b.get_size(), layout.size)]
+    left = _operand(a, (matrices[0], m, k), "N", "A")
+    right = _operand(b, (matrices[1], n, k), "T", "B")
+    output = _output(layout, matrices[2], m, n)
+    steps = static((left.batch, right.batch, output.batch), "steps between groups")
+    leading = static((left.ld, right.ld, output.ld), "row strides")
     try:
         problem = GemmProblem(
             m=m,
@@ -121,16 +112,15 @@ def _problem(a: Any, b: Any, layout: Any, grouping: Grouping | None) -> tuple[Ge
             dtype=_dtype(a.get_dtype()),
             out_dtype=_dtype(layout.dtype),
             layout=Layout(left.letter + right.letter),
-            lda=left.ld,
-            ldb=right.ld,
-            ldc=ldc,
+            lda=leading[0],
+            ldb=leading[1],
+            ldc=leading[2],
             a_inner=left.inner,
             b_inner=right.inner,
-            a_align=a_align,
-            b_align=b_align,
-            c_align=c_align,
-            op=OP if grouping else BATCHED,
-            batch=batch,
+            a_align=left.align,
+            b_align=right.align,
+            c_align=output.align,
+            op=OP,
             a_batch=steps[0],
             b_batch=steps[1],
             c_batch=steps[2],
@@ -138,34 +128,4 @@ def _problem(a: Any, b: Any, layout: Any, grouping: Grouping | None) -> tuple[Ge
         )
     except ProblemError as error:
         raise Declined(str(error)) from error
-    return problem, "a" * left.check + "b" * right.check
-
-
-def _step(strides: Any, name: str) -> int:
-    """Elements from one group's matrix to the next; 0 where there is one matrix."""
-    if len(strides) == 2:
-        return 0
-    (step,) = _ints(strides[:1], f"strides of {name}")
-    if step < 0:
-        raise Declined(f"operand {name} has a negative stride")
-    return step
-
-
-class _Each:
-    """A node as each of its matrices has it."""
-
-    def __init__(self, node: Any) -> None:
-        self._node = node
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._node, name)
-
-    def get_stride(self) -> Any:
-        return self._node.get_stride()[-2:]
-
-
-class _EachOf:
-    """A layout as each of its matrices has it."""
-
-    def __init__(self, layout: Any) -> None:
-        self.stride, self.offset, self.dtype = layout.stride[-2:], layout.offset, layout.dtype
+    return Asked(problem, "a" * left.check + "b" * right.check, (0, 1, 2))

@@ -6,21 +6,20 @@ devices beyond that, and decides nothing about legality, which is `space`'s busi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import ProblemError
 from ..fusion import Fusion, Node, Tensor
 from ..problem import DType, GemmProblem, Layout, alignment
 from . import compat
+from .extents import Declined, align, hint, is_static, same, static
+
+__all__ = ["Asked", "Declined", "describe", "plain", "product", "quads_aligned", "with_bias"]
 
 # What Inductor guarantees of a buffer that it allocates, and of a GPU input that is not in
 # `unaligned_buffers` (utils.ALIGNMENT, which its wrapper restores by a copy where it is broken).
 BASE_BYTES = 16
-
-
-class Declined(Exception):
-    """The op stays with Inductor's own choices; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +27,18 @@ class Asked:
     """A product, and how generated code must call its kernel.
 
     Attributes:
-        problem: what is asked.
+        problem: what is asked; where sizes are dynamic, at their hints.
         check: letters of the operands (``a``, ``b``) whose alignment nothing guarantees at run
             time: inputs on a CPU, where Inductor neither guards nor copies.
         order: which of the op's inputs a kernel takes: A, B, and the tensors of the fusion.
+        sizes: the integers of the problem that are dynamic, by their names in `GemmProblem.at`,
+            as expressions of the graph's symbols.
     """
 
     problem: GemmProblem
     check: str
     order: tuple[int, ...] = (0, 1)
+    sizes: dict[str, Any] = field(default_factory=dict)
 
 
 def describe(nodes: Any) -> str:
@@ -53,16 +55,15 @@ def product(a: Any, b: Any, layout: Any, op: str = "mm") -> Asked:
     """The problem that ``C = A @ B`` poses.
 
     Args:
-        a, b: realized IR nodes of A[M, K] and B[K, N]; a flexible layout among them is frozen.
-        layout: the fixed layout of C[M, N].
+        a, b: realized IR nodes of A[M, K] and B[K, N], or of A[batch, M, K] and B[batch, K, N];
+            a flexible layout among them is frozen. M and the batch may be symbolic.
+        layout: the fixed layout of C[M, N] or C[batch, M, N].
         op: name of the op.
 
     Raises:
         Declined: sizes, strides, dtypes or the output's layout are not ones of ours.
     """
-    (m, k), (k2, n) = (_ints(x.get_size(), f"sizes of {name}") for x, name in ((a, "A"), (b, "B")))
-    if (m, n, k) != (max(m, 1), max(n, 1), max(k, 1)) or k != k2:
-        raise Declined(f"an operand is empty ({m}x{n}x{k})")
+    batch, m, n, k = _extents(a, b)
     dtype, out_dtype = _dtype(a.get_dtype()), _dtype(layout.dtype)
     if b.get_dtype() != a.get_dtype():
         raise Declined(f"A is {a.get_dtype()} and B is {b.get_dtype()}")
@@ -70,36 +71,55 @@ def product(a: Any, b: Any, layout: Any, op: str = "mm") -> Asked:
         raise Declined(f"operands are on {a.get_device()}, {b.get_device()}, {layout.device}")
     for node in (a, b):
         compat.freeze(node)
-    left = _operand(a, (m, k), "N", "A")
+    left = _operand(a, (batch, m, k), "N", "A")
     # B is described along K first, as its letter is: T has neighbours along K.
-    right = _operand(b, (n, k), "T", "B")
-    ldc, c_align = _output(layout, m, n)
+    right = _operand(b, (batch, n, k), "T", "B")
+    output = _output(layout, batch, m, n)
+    numbers = {"m": m, "n": n, "k": k, "batch": batch, "lda": left.ld, "ldb": right.ld}
+    numbers |= {"a_inner": left.inner, "b_inner": right.inner, "ldc": output.ld}
+    numbers |= {"a_batch": left.batch, "b_batch": right.batch, "c_batch": output.batch}
+    hints: dict[str, Any] = {name: hint(number) for name, number in numbers.items()}
     try:
         problem = GemmProblem(
-            m=m,
-            n=n,
-            k=k,
+            **hints,
             dtype=dtype,
             out_dtype=out_dtype,
             layout=Layout(left.letter + right.letter),
-            lda=left.ld,
-            ldb=right.ld,
-            ldc=ldc,
-            a_inner=left.inner,
-            b_inner=right.inner,
             a_align=left.align,
             b_align=right.align,
-            c_align=c_align,
+            c_align=output.align,
             op=op,
         )
     except ProblemError as error:
         raise Declined(str(error)) from error
-    return Asked(problem, "a" * left.check + "b" * right.check)
+    check = "a" * left.check + "b" * right.check
+    return Asked(problem, check, sizes=_dynamic(numbers))
+
+
+def _extents(a: Any, b: Any) -> tuple[Any, Any, int, int]:
+    """(batch, M, N, K); a product without a batch index has a batch of 1."""
+    (*batches, m, k), (*others, k2, n) = a.get_size(), b.get_size()
+    if len(batches) > 1 or len(batches) != len(others):
+        raise Declined(f"operands of sizes {list(a.get_size())} and {list(b.get_size())}")
+    n, k, k2 = static((n, k, k2), "N and K")
+    batch = batches[0] if batches else 1
+    if batches and not same(batch, others[0]):
+        raise Declined(f"A has a batch of {batch} and B of {others[0]}")
+    known = [int(v) for v in (batch, m, n, k) if is_static(v)]
+    if min(known) < 1 or k != k2:
+        raise Declined(f"an operand is empty ({batch}x{m}x{n}x{k})")
+    return batch, m, n, k
+
+
+def _dynamic(numbers: dict[str, Any]) -> dict[str, Any]:
+    return {name: number for name, number in numbers.items() if not is_static(number)}
 
 
 def plain(problem: GemmProblem) -> GemmProblem:
     """The product alone: what is tuned, and what every epilogue on it shares."""
-    op = "mm" if problem.grouping is None else problem.op
+    op = problem.op
+    if problem.grouping is None and not problem.dtype.scaled:
+        op = "mm" if problem.batch == 1 else "bmm"
     return replace(problem, op=op, fusion=None, tensors=())
 
 
@@ -108,7 +128,7 @@ def with_bias(asked: Asked, bias: Any, *, alpha: float, beta: float) -> Asked:
 
     Args:
         asked: the product.
-        bias: IR node of a tensor that broadcasts to C[M, N].
+        bias: IR node of a tensor that broadcasts to C.
         alpha, beta: factors of the product and of the bias.
 
     Raises:
@@ -123,84 +143,94 @@ def with_bias(asked: Asked, bias: Any, *, alpha: float, beta: float) -> Asked:
         alone = replace(problem, fusion=Fusion(nodes=tuple(nodes)))
         return replace(asked, problem=alone, order=(1, 2))
     product = len(nodes) - 1
-    row, column, quads = _bias(bias, problem)
+    steps, quads = _bias(bias, asked)
     nodes.append(Node(op="tensor", value=0))
     if beta != 1:
         nodes += [Node(op="const", value=beta)]
         nodes += [Node(op="mul", args=(len(nodes) - 2, len(nodes) - 1))]
     nodes.append(Node(op="add", args=(product, len(nodes) - 1)))
-    tensor = Tensor(
-        dtype=_dtype(bias.get_dtype()), along_m=row != 0, along_n=column != 0, quads=quads
-    )
+    _, along_m, along_n = (step != 0 for step in steps)
+    tensor = Tensor(dtype=_dtype(bias.get_dtype()), along_m=along_m, along_n=along_n, quads=quads)
     fusion = Fusion(nodes=tuple(nodes), tensors=(tensor,))
-    problem = replace(problem, fusion=fusion, tensors=((0, row, column),))
-    return replace(asked, problem=problem, order=(1, 2, 0))
+    batch, row, column = (hint(step) for step in steps)
+    problem = replace(problem, fusion=fusion, tensors=((batch, row, column),))
+    names = ("t0_batch", "t0_row", "t0_column")
+    sizes = asked.sizes | _dynamic(dict(zip(names, steps, strict=True)))
+    return replace(asked, problem=problem, order=(1, 2, 0), sizes=sizes)
 
 
-def quads_aligned(base: int, size: int, offset: int, row: int) -> bool:
+def quads_aligned(base: int, size: int, offset: Any, *steps: Any) -> bool:
     """Whether four neighbours along N are aligned to their size together, up to 16 bytes.
 
     Args:
         base: bytes that divide the buffer's address.
-        size: bytes of an element; offset, row: first element and row stride, in elements.
+        size: bytes of an element.
+        offset, steps: first element, and strides of the other indices, in elements.
     """
-    return alignment(base, offset * size, row * size) >= min(16, 4 * size)
+    return align(base, offset * size, *(step * size for step in steps)) >= min(16, 4 * size)
 
 
-def _bias(bias: Any, problem: GemmProblem) -> tuple[int, int, bool]:
-    """(row stride, column stride, whether quads along N are aligned) of a bias."""
+def _bias(bias: Any, asked: Asked) -> tuple[tuple[Any, Any, Any], bool]:
+    """(batch, row, column) strides of a bias, and whether its quads along N are aligned."""
     compat.freeze(bias)
-    sizes = _ints(bias.get_size(), "sizes of the bias")
-    strides = _ints(bias.get_stride(), "strides of the bias")
-    wanted = (problem.m, problem.n)[-len(sizes) :]
-    if len(sizes) > 2 or any(s not in (1, w) for s, w in zip(sizes, wanted, strict=True)):
+    problem, sizes, strides = asked.problem, list(bias.get_size()), list(bias.get_stride())
+    wanted = [asked.sizes.get(name, getattr(problem, name)) for name in ("batch", "m", "n")]
+    if len(sizes) > 3 or not all(
+        size == 1 or same(size, extent)
+        for size, extent in zip(sizes, wanted[3 - len(sizes) :], strict=True)
+    ):
         raise Declined(f"a bias of sizes {sizes} does not broadcast to C")
     steps = [0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True)]
-    row, column = ([0, 0] + steps)[-2:]
-    if min(row, column) < 0:
+    batch, row, column = [0] * (3 - len(sizes)) + steps
+    if min(hint(step) for step in (batch, row, column)) < 0:
         raise Declined("the bias has a negative stride")
     size = bias.get_dtype().itemsize
     base, unsure = _base_alignment(bias, size)
-    (offset,) = _ints([bias.get_layout().offset], "offset of the bias")
-    aligned = quads_aligned(base, size, offset, row) and not unsure
-    return row, column, column == 1 and problem.n % 4 == 0 and aligned
+    aligned = quads_aligned(base, size, bias.get_layout().offset, batch, row) and not unsure
+    quads = column == 1 and problem.n % 4 == 0 and aligned
+    return (batch, row, column), bool(quads)
 
 
 @dataclass(frozen=True)
 class _Operand:
+    """Strides in elements, maybe symbolic; see `GemmProblem`."""
+
     letter: str
-    ld: int
-    inner: int
+    ld: Any
+    inner: Any
+    batch: Any
     align: int
-    check: bool
+    check: bool = False
 
 
-def _operand(node: Any, sizes: tuple[int, int], k_letter: str, name: str) -> _Operand:
-    """Layout letter, strides and alignment of an operand of ``sizes`` = (rows, K).
+def _operand(node: Any, sizes: tuple[Any, Any, int], k_letter: str, name: str) -> _Operand:
+    """Layout letter, strides and alignment of an operand of ``sizes`` = (batch, rows, K).
 
     The letter is `k_letter` where K walks memory and the other one where rows do. The stride of
     an index with one value is never used, so it is taken as the one that suits.
     """
-    rows, k = sizes
-    strides = _ints(node.get_stride(), f"strides of {name}")
-    row_stride, k_stride = strides if name == "A" else strides[::-1]
+    batch, rows, k = sizes
+    *first, outer, inner = node.get_stride()
+    row_stride, k_stride = (outer, inner) if name == "A" else (inner, outer)
     other = {"N": "T", "T": "N"}[k_letter]
-    if row_stride == 1 and rows > 1 and (k_stride != 1 or k == 1):
+    if row_stride == 1 and rows != 1 and (k_stride != 1 or k == 1):
         letter, ld, inner, lines, length = other, k_stride, 1, k, rows
     else:
         inner = 1 if k == 1 else k_stride
         letter, ld, lines, length = k_letter, row_stride, rows, k
     if lines == 1:
-        ld = max(length, 1)
-    if ld < 0 or inner < 0:
+        ld = length
+    (inner,) = static((inner,), f"steps between elements of {name}")
+    batch_stride = first[0] if first and batch != 1 else 0
+    if min(hint(ld), inner, hint(batch_stride)) < 0:
         raise Declined(f"operand {name} has a negative stride")
     size = node.get_dtype().itemsize
     base, check = _base_alignment(node, size)
-    (offset,) = _ints([node.get_layout().offset], f"offset of {name}")
-    steps = (ld * size,) if lines > 1 else ()
-    align = max(alignment(base, offset * size, *steps), min(size, 16))
+    steps = [ld * size] if lines != 1 else []
+    aligned = align(base, node.get_layout().offset * size, batch_stride * size, *steps)
+    aligned = max(aligned, min(size, 16))
     # An element is always aligned to its own size, so nothing is left to check then.
-    return _Operand(letter, ld, inner, align, check and align > size)
+    return _Operand(letter, ld, inner, batch_stride, aligned, check and aligned > size)
 
 
 def _base_alignment(node: Any, size: int) -> tuple[int, bool]:
@@ -215,39 +245,25 @@ def _base_alignment(node: Any, size: int) -> tuple[int, bool]:
     name = node.get_name()
     if name not in V.graph.unaligned_buffers:
         return BASE_BYTES, False
-    if node.get_device().type != "cpu":
-        return size, False
-    try:
-        (offset,) = _ints([compat.input_offset(V.graph, name)], "offset of the input")
-    except Declined:
+    offset = compat.input_offset(V.graph, name)
+    if node.get_device().type != "cpu" or not is_static(offset):
         return size, False
     source = V.graph.graph_inputs.get(name)
     source_size = source.get_dtype().itemsize if source is not None else size
-    return alignment(BASE_BYTES, offset * source_size), True
+    return alignment(BASE_BYTES, int(offset) * source_size), True
 
 
-def _output(layout: Any, m: int, n: int) -> tuple[int, int]:
-    row, column = _ints(layout.stride, "strides of the output")
-    (offset,) = _ints([layout.offset], "offset of the output")
-    if (n > 1 and column != 1) or (m > 1 and row < n):
+def _output(layout: Any, batch: Any, m: Any, n: int) -> _Operand:
+    *first, row, column = layout.stride
+    batch_stride = first[0] if first and batch != 1 else 0
+    row, column, offset = static((row, column, layout.offset), "row strides of the output")
+    if (n > 1 and column != 1) or (m != 1 and row < n):
         raise Declined(f"output strides ({row}, {column}) are not row-major")
     size = layout.dtype.itemsize
-    ldc = row if m > 1 else n
-    steps = (ldc * size,) if m > 1 else ()
-    return ldc, max(alignment(BASE_BYTES, offset * size, *steps), min(size, 16))
-
-
-def _ints(values: Any, what: str) -> tuple[int, ...]:
-    """Plain integers of expressions that have a value at compile time.
-
-    Raises:
-        Declined: one of them is symbolic.
-    """
-    try:
-        return tuple(int(v) for v in values)
-    except (TypeError, ValueError):
-        text = ", ".join(str(v) for v in values)
-        raise Declined(f"dynamic shapes are not supported yet: {what} are ({text})") from None
+    ldc = row if m != 1 else n
+    steps = [ldc * size] if m != 1 else []
+    aligned = align(BASE_BYTES, offset * size, batch_stride * size, *steps)
+    return _Operand("N", ldc, 1, batch_stride, max(aligned, min(size, 16)))
 
 
 def _dtype(dtype: Any) -> DType:

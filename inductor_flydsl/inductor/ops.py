@@ -60,4 +60,6 @@ OPS: dict[str, Op] = {
     "mm": Op(ask=_product),
     "addmm": Op(ask=_product_and_bias, repeated=True),
     grouped.OP: Op(ask=grouped.ask),
+    "bmm": Op(ask=_product),
+    "baddbmm": Op(ask=_product_and_bias),
 }

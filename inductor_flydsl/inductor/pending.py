@@ -21,6 +21,9 @@ log = logging.getLogger("inductor_flydsl")
 
 # Ops that look at their first argument's memory.
 VIEWS = ("permute", "t", "transpose", "view", "reshape", "slice", "expand", "unsqueeze", "squeeze")
+# Op → which argument is A; B is the next one.
+FIRST = {"aten.mm.default": 0, "aten.addmm.default": 1}
+FIRST |= {"aten.bmm.default": 0, "aten.baddbmm.default": 1}
 _seen: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -44,22 +47,30 @@ def compile_all(device: Device) -> None:
 
 def problems(graph: Any) -> list[GemmProblem]:
     """The matrix products of a graph as its traced values describe them, each once."""
-    import torch
-
     found: dict[GemmProblem, None] = {}
     for node in graph.module.graph.nodes:
-        if node.target is not torch.ops.aten.mm.default:
+        first = FIRST.get(str(node.target))
+        if first is None:
             continue
         try:
             value = node.meta["val"]
             layout = types.SimpleNamespace(
-                dtype=value.dtype, device=value.device, stride=list(value.stride()), offset=0
+                size=_numbers(value.shape),
+                stride=_numbers(value.stride()),
+                offset=0,
+                dtype=value.dtype,
+                device=value.device,
             )
-            a, b = (_Traced(argument) for argument in node.args)
-            found[operands.product(a, b, layout).problem] = None
+            a, b = (_Traced(argument) for argument in node.args[first : first + 2])
+            found[operands.plain(operands.product(a, b, layout).problem)] = None
         except Exception as error:
             log.debug("%s is not compiled ahead: %s", node, error)
     return list(found)
+
+
+def _numbers(values: Any) -> list[Any]:
+    """Traced sizes as Inductor has them; to make an int of a symbolic one would fix its value."""
+    return [v if isinstance(v, int) else v.node.expr for v in values]
 
 
 class _Traced:
@@ -77,10 +88,10 @@ class _Traced:
         return self._name
 
     def get_size(self) -> list[Any]:
-        return list(self._value.shape)
+        return _numbers(self._value.shape)
 
     def get_stride(self) -> list[Any]:
-        return list(self._value.stride())
+        return _numbers(self._value.stride())
 
     def get_dtype(self) -> Any:
         return self._value.dtype
@@ -89,7 +100,8 @@ class _Traced:
         return self._value.device
 
     def get_layout(self) -> Any:
-        return types.SimpleNamespace(offset=self._value.storage_offset())
+        (offset,) = _numbers([self._value.storage_offset()])
+        return types.SimpleNamespace(offset=offset)
 
     def freeze_layout(self) -> None:
         """What is traced is fixed."""

@@ -10,12 +10,18 @@ from __future__ import annotations
 import functools
 import json
 import threading
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from ..config import GemmConfig, KernelSpec
-from ..errors import BadArgument
+from ..errors import BadArgument, ProblemError
 from ..problem import GemmProblem
+
+if TYPE_CHECKING:
+    from ..devices.extras import Workspace
+
+# Launches of one kernel with different sizes that are kept ready.
+KEPT_SIZES = 4096
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class Launch:
         torch_device: of the tensors, for example ``cuda:0``.
         arch: LLVM name of the architecture that it was chosen for.
         check: letters of operands whose alignment is checked at every launch.
+        dynamic: integers of the problem that a launch is given, by their names in
+            `GemmProblem.at`; the problem has their hints.
     """
 
     problem: GemmProblem
@@ -36,6 +44,7 @@ class Launch:
     torch_device: str
     arch: str
     check: str = ""
+    dynamic: tuple[str, ...] = ()
 
     def to_text(self) -> str:
         """JSON in one line; `from_text` reads it."""
@@ -46,6 +55,7 @@ class Launch:
             "torch_device": self.torch_device,
             "arch": self.arch,
             "check": self.check,
+            "dynamic": list(self.dynamic),
         }
         return json.dumps(data, sort_keys=True)
 
@@ -65,6 +75,7 @@ class Launch:
                 torch_device=data["torch_device"],
                 arch=data["arch"],
                 check=data["check"],
+                dynamic=tuple(data["dynamic"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             way = f"clear Inductor's cache ({type(error).__name__}: {error})"
@@ -73,18 +84,21 @@ class Launch:
 
 class Kernel:
     """``kernel(c, a, b, *tensors)`` writes C[M, N], what the problem's fusion makes of A[M, K] @
-    B[K, N] and of the tensors that it reads; loads on the first call.
+    B[K, N] and of the tensors that it reads, all with a batch index in front if the problem has
+    one; loads on the first call. Where sizes are dynamic they are those of the problem, and
+    ``kernel.at(*sizes)`` is the same with others.
 
     Raises, on the first call:
         DeviceUnavailable, MissingDependency, CompileFailed, LaunchFailed: as `Device.load` and
             `compiler.compile_spec` say.
     """
 
-    __slots__ = ("_lock", "launch", "text")
+    __slots__ = ("_lock", "_sized", "launch", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.launch = self._first
+        self._sized: Sized | None = None
         self._lock = threading.Lock()
 
     def __call__(self, c: Any, a: Any, b: Any, *tensors: Any) -> None:
@@ -96,6 +110,62 @@ class Kernel:
                 self.launch = load(Launch.from_text(self.text))
         self.launch(c, a, b, *tensors)
 
+    def at(self, *sizes: int) -> Any:
+        """The kernel for these values of `Launch.dynamic`: ``call(c, a, b, *tensors)``.
+
+        Raises:
+            ProblemError: sizes that no launch can have, such as an operand over 2 GiB.
+        """
+        if self._sized is None:
+            with self._lock:
+                if self._sized is None:
+                    self._sized = Sized(Launch.from_text(self.text))
+        return self._sized.at(sizes)
+
+
+class Sized:
+    """The launches of one kernel by the sizes that they are given.
+
+    Args:
+        launch: with `Launch.dynamic` sizes.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        from ..devices.extras import Workspace
+
+        self._launch = launch
+        self._scratch = Workspace()
+        self._known: dict[tuple[int, ...], Any] = {}
+
+    def at(self, sizes: tuple[int, ...]) -> Any:
+        """See `Kernel.at`."""
+        try:
+            return self._known[sizes]
+        except KeyError:
+            pass
+        found = self._new(dict(zip(self._launch.dynamic, sizes, strict=True)))
+        if len(self._known) >= KEPT_SIZES:
+            self._known.clear()
+        self._known[sizes] = found
+        return found
+
+    def _new(self, sizes: dict[str, int]) -> Any:
+        if 0 in (sizes.get("m"), sizes.get("batch")):
+            return _nothing
+        from .. import space
+        from ..arch import get_arch
+
+        launch = replace(self._launch, problem=self._launch.problem.at(sizes))
+        limit = space.size_limit(launch.problem, launch.config, get_arch(launch.arch))
+        if limit:
+            way = "compile with smaller sizes, or leave FLYDSL out of max_autotune_gemm_backends"
+            raise ProblemError("sizes", sizes, f"have no launch: {limit}", way)
+        return load(launch, self._launch.problem, self._scratch)
+
+
+def _nothing(c: Any, a: Any, b: Any, *tensors: Any) -> None:
+    """A product without elements."""
+
 
 @functools.cache
 def kernel(text: str) -> Kernel:
@@ -103,8 +173,13 @@ def kernel(text: str) -> Kernel:
     return Kernel(text)
 
 
-def load(launch: Launch) -> Any:
+def load(launch: Launch, tuned: GemmProblem | None = None, scratch: Workspace | None = None) -> Any:
     """A callable ``(c, a, b, *tensors)`` for a choice: device, artifact and launch bound.
+
+    Args:
+        launch: the choice.
+        tuned: the problem that the kernel was chosen for, if not the launch's own.
+        scratch: memory that launches of the same kernel share.
 
     Raises:
         DeviceUnavailable, MissingDependency, CompileFailed, LaunchFailed: what is missing here.
@@ -113,9 +188,9 @@ def load(launch: Launch) -> Any:
     from ..devices import get_device
 
     device = get_device(launch.device, torch_type=launch.torch_device)
-    spec = KernelSpec.of(launch.problem, launch.config)
+    spec = KernelSpec.of(tuned or launch.problem, launch.config)
     artifact = compiler.compile_spec(spec, device.arch.name, device.backend)
-    loaded = device.load(artifact, launch.problem, launch.config)
+    loaded = device.load(artifact, launch.problem, launch.config, scratch)
     if not launch.check:
         return loaded
     return _checked(loaded, launch)

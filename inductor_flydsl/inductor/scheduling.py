@@ -19,7 +19,8 @@ from torch._inductor.virtualized import V
 from .. import space
 from ..arch import get_arch
 from ..dtypes import DType
-from . import compat, epilogue, runtime
+from ..problem import TENSOR_STRIDES
+from . import compat, epilogue, ranges, runtime
 
 log = logging.getLogger("inductor_flydsl")
 
@@ -31,17 +32,17 @@ class FlyDSLTemplateBuffer(ir.TemplateBuffer):
     """The output of one of our kernels.
 
     Attributes:
-        launch: which one.
+        product: which one.
         operands: the inputs that it takes, in its own order: A, B, the offsets of its groups, and
             what its fusion reads.
     """
 
     def __init__(
-        self, layout: Any, inputs: Any, launch: runtime.Launch, order: tuple[int, ...]
+        self, layout: Any, inputs: Any, product: epilogue.Product, order: tuple[int, ...]
     ) -> None:
         super().__init__(layout, inputs, None)
         self.operands: list[Any] = [self.inputs[index] for index in order]
-        self.launch = launch
+        self.product = product
         if not hasattr(self, "annotations"):
             self.annotations: dict[str, Any] = {}
 
@@ -83,8 +84,11 @@ class FlyDSLSchedulingMixin(BaseScheduling):
         for name in made.dead:
             if compat.used_outside(self.scheduler, name, inside):  # type: ignore[attr-defined]
                 return f"{name} is used elsewhere too"
-        launch = made.launch
-        return space.why_not(launch.problem, launch.config, get_arch(launch.arch))
+        launch = made.product.launch
+        limit = space.why_not(launch.problem, launch.config, get_arch(launch.arch))
+        if limit is None:
+            ranges.guard(launch, made.product.sizes)
+        return limit
 
     def codegen_template(
         self, template_node: Any, epilogue_nodes: Any, prologue_nodes: Any
@@ -98,18 +102,21 @@ class FlyDSLSchedulingMixin(BaseScheduling):
 
     def _codegen_call(self, nodes: list[Any], buffer: FlyDSLTemplateBuffer) -> None:
         wrapper = V.graph.wrapper_code
-        launch, output = buffer.launch, buffer.get_name()
+        product, output = buffer.product, buffer.get_name()
         a, b, *extra = [x.codegen_reference() for x in buffer.operands]
         if len(nodes) > 1:
             made = _plan(buffer, nodes[1:])
-            launch, output = made.launch, made.output
-            fixed = len(extra) - len(buffer.launch.problem.tensors)
+            product, output = made.product, made.output
+            fixed = len(extra) - len(buffer.product.launch.problem.tensors)
             extra = extra[:fixed] + [_reference(read) for read in made.reads]
             V.graph.removed_buffers |= set(made.dead)
         for node in nodes:
             node.mark_run()
-        name = _define(wrapper, nodes, launch)
+        name = _define(wrapper, nodes, product.launch)
         self.codegen_comment(nodes, name)  # type: ignore[attr-defined]
+        if product.sizes:
+            sizes = [wrapper.codegen_sizevar(size) for size in product.sizes.values()]
+            name += f".at({', '.join(sizes)})"
         wrapper.writeline(f"{name}({', '.join([output, a, b, *extra])})")
         self.free_buffers_in_scheduler()
 
@@ -127,22 +134,27 @@ def _plan(buffer: FlyDSLTemplateBuffer, nodes: list[Any]) -> epilogue.Plan:
             raise epilogue.Unfusable(f"{node.get_name()} mutates or aliases a buffer")
         if node.node.get_device() != buffer.get_device():
             raise epilogue.Unfusable(f"{node.get_name()} is on {node.node.get_device()}")
-    problem = buffer.launch.problem
-    if problem.copies[0] > 1:
-        raise epilogue.Unfusable("C has an index of groups or batches in front")
+    product = buffer.product
+    problem = product.launch.problem
+    if problem.grouping is not None and problem.copies[0] > 1:
+        raise epilogue.Unfusable("C has an index of groups in front")
     reads = []
     read_first = len(buffer.operands) - len(problem.tensors)
-    for x, (_, row, column) in zip(buffer.operands[read_first:], problem.tensors, strict=True):
+    for index, x in enumerate(buffer.operands[read_first:]):
+        fixed = zip(TENSOR_STRIDES, problem.tensors[index], strict=True)
+        batch, row, column = (product.sizes.get(f"t{index}_{axis}", step) for axis, step in fixed)
         dtype = DType.parse(str(x.get_dtype()))
-        reads.append(epilogue.Read(x.get_name(), int(x.get_layout().offset), row, column, dtype))
-    return epilogue.plan(buffer, buffer.launch, reads, [n.node for n in nodes])
+        offset = x.get_layout().offset
+        reads.append(epilogue.Read(x.get_name(), offset, (batch, row, column), dtype))
+    return epilogue.plan(buffer.get_name(), product, reads, [n.node for n in nodes])
 
 
 def _reference(read: epilogue.Read) -> str:
     """A tensor in generated code whose first element is the one that the kernel reads first."""
-    if not read.offset:
+    if read.offset == 0:
         return read.name
-    return f"reinterpret_tensor({read.name}, (1,), (1,), {read.offset})"
+    offset = V.graph.wrapper_code.codegen_sizevar(read.offset)
+    return f"reinterpret_tensor({read.name}, (1,), (1,), {offset})"
 
 
 def _define(wrapper: Any, nodes: list[Any], launch: runtime.Launch) -> str:

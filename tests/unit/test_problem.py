@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pickle
 import random
+from dataclasses import replace
 
 import pytest
 
 from inductor_flydsl.errors import ProblemError
+from inductor_flydsl.fusion import Fusion, Node, Tensor
 from inductor_flydsl.problem import DType, GemmProblem, Layout, alignment
 
 
@@ -55,9 +57,30 @@ def test_parse() -> None:
     assert GemmProblem.parse(" 16, 32,64 ,half, tn") == full
 
 
+def test_parse_a_batch_and_an_output_type() -> None:
+    found = GemmProblem.parse("8x3,5,7,bf16->fp32,NN")
+    assert found == GemmProblem.dense(3, 5, 7, batch=8, out_dtype="fp32", layout="NN")
+    assert (found.op, found.a_batch, found.b_batch, found.c_batch) == ("bmm", 21, 35, 15)
+    assert (found.a_align, found.b_align) == (2, 2)
+    assert GemmProblem.parse("1x3,5,7") == GemmProblem.dense(3, 5, 7)
+
+
+def test_at_other_sizes() -> None:
+    fusion = Fusion(
+        nodes=(Node(op="acc"), Node(op="tensor", value=0), Node(op="add", args=(0, 1))),
+        tensors=(Tensor(dtype=DType.BF16, along_m=True, along_n=True),),
+    )
+    problem = replace(GemmProblem.dense(4, 8, 16), fusion=fusion, tensors=((0, 8, 1),))
+    found = problem.at({"m": 9, "t0_row": 24})
+    assert (found.m, found.n, found.tensors) == (9, 8, ((0, 24, 1),))
+    with pytest.raises(ProblemError, match="m="):
+        problem.at({"m": 0})
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "1,2", "1,2,x", "-1,2,3", "1,2,3,fp12", "1,2,3,bf16,XX", "1,2,3,bf16,NT,4", "0,1,1"],
+    ["x1,2,3", "0x1,2,3", "2x,2,3", "1,2x3,4", "1,2,3,bf16->,NT", "", "1,2", "1,2,x", "-1,2,3"]
+    + ["1,2,3,fp12", "1,2,3,bf16,XX", "1,2,3,bf16,NT,4", "0,1,1"],
 )
 def test_parse_refuses(text: str) -> None:
     with pytest.raises(ProblemError) as caught:

@@ -27,6 +27,11 @@ def test_csv_with_and_without_names(tmp_path: Path) -> None:
         GemmProblem.dense(4, 5, 6, dtype="fp16"),
         GemmProblem.dense(7, 8, 9, layout="NN"),
     ]
+    batched = tmp_path / "batched.csv"
+    batched.write_text("8x1,2,3\n4,5,6\n")
+    assert shapes.read(batched) == [GemmProblem.dense(1, 2, 3, batch=8), GemmProblem.dense(4, 5, 6)]
+    batched.write_text("m,n,k,batch\n1,2,3,8\n")
+    assert shapes.read(batched) == [GemmProblem.dense(1, 2, 3, batch=8)]
     named = tmp_path / "named.csv"
     named.write_text("layout,K,m,n,out_dtype\nTT,3,1,2,fp32\n,30,10,20,\n")
     assert shapes.read(named) == [

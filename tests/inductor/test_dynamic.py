@@ -1,0 +1,249 @@
+"""Dynamic M and batch: one compile and one kernel for all sizes, numbers right at each of them."""
+
+import json
+
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+import torch.fx.experimental._config as symbolic_config
+import torch.nn.functional as F
+from torch._dynamo.utils import counters
+
+from inductor_flydsl import compiler, space
+from inductor_flydsl.config import GemmConfig
+from inductor_flydsl.devices import get_device
+from inductor_flydsl.errors import InductorFlyDSLError, ProblemError
+from inductor_flydsl.inductor import choices, runtime
+from inductor_flydsl.problem import GemmProblem
+
+from .conftest import random
+
+N, K = 56, 72
+SIZES = (64, 7, 127, 300)
+
+
+def run(function, make, sizes, dims):
+    """Call one compiled function at every size, and compare each with float64.
+
+    Args:
+        make: size → inputs; dims: of each input, the dimension that is dynamic, or None.
+
+    Returns:
+        The decisions and the number of graphs.
+    """
+    before = len(choices.decisions())
+    torch._dynamo.reset()
+    counters.clear()
+    fast = torch.compile(function, mode="max-autotune")
+    for size in sizes:
+        inputs = make(size)
+        for tensor, dim in zip(inputs, dims, strict=True):
+            if dim is not None:
+                torch._dynamo.mark_dynamic(tensor, dim)
+        with torch.no_grad():
+            result = fast(*inputs)
+        exact = function(*(x.double() for x in inputs))
+        assert result.shape == exact.shape
+        torch.testing.assert_close(result.double(), exact, rtol=2**-7, atol=2e-2)
+    return choices.decisions()[before:], counters["stats"]["unique_graphs"]
+
+
+CASES = {
+    "rows": (lambda a, b: a @ b, lambda m: (random(m, K), random(K, N)), (0, None)),
+    "columns of A": (lambda a, b: a.t() @ b, lambda m: (random(K, m), random(K, N)), (1, None)),
+    "a part of the rows": (
+        lambda a, b: a[1:, 8:] @ b,
+        lambda m: (random(m + 1, K + 8), random(K, N)),
+        (0, None),
+    ),
+    "bias and chain": (
+        lambda a, w, b, r: r + F.gelu(F.linear(a, w, b)),
+        lambda m: (random(m, K), random(N, K), random(N), random(m, N)),
+        (0, None, None, 0),
+    ),
+    "a value a row": (
+        lambda a, w, r: F.linear(a, w) * r,
+        lambda m: (random(m, K), random(N, K), random(m, 1)),
+        (0, None, 0),
+    ),
+    "a turned residual": (
+        lambda a, w, r: F.linear(a, w) + r.t(),
+        lambda m: (random(m, K), random(N, K), random(N, m)),
+        (0, None, 1),
+    ),
+    "three dimensions": (
+        lambda a, w, r: F.silu(F.linear(a, w)) * r,
+        lambda m: (random(2, m, K), random(N, K), random(2, m, N)),
+        (1, None, 1),
+    ),
+    "rows of a batch": (
+        lambda a, b, r: F.gelu(a @ b) + r,
+        lambda m: (random(3, m, K), random(3, K, N), random(3, m, N)),
+        (1, None, 1),
+    ),
+    "the batch": (
+        lambda a, b, r: F.gelu(a @ b) + r,
+        lambda m: (random(m, 17, K), random(m, K, N), random(m, 17, N)),
+        (0, 0, 0),
+    ),
+    "the batch of one operand": (
+        lambda a, b: torch.bmm(a, b.expand(a.shape[0], K, N)),
+        lambda m: (random(m, 17, K), random(1, K, N)),
+        (0, None),
+    ),
+    "bias of a batch": (
+        torch.baddbmm,
+        lambda m: (random(m, 17, N), random(m, 17, K), random(m, K, N)),
+        (0, 0, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_graph_for_all_sizes(ours_is_fast, name):
+    sizes = (4, 7, 2) if "batch" in name and "rows" not in name else SIZES
+    (decision,), graphs = run(*CASES[name][:2], sizes, CASES[name][2])
+    assert (decision.chosen, graphs) == ("FLYDSL", 1)
+    hint = sizes[0] * (2 if name == "three dimensions" else 1)
+    assert hint in (decision.problem.m, decision.problem.batch)
+    assert decision.dynamic and f"dynamic, tuned at {hint}" in str(decision)
+
+
+def test_a_size_of_one_too_where_dynamo_is_told_not_to_fix_it(ours_is_fast):
+    function, make, dims = CASES["bias and chain"]
+    with symbolic_config.patch(backed_size_oblivious=True):
+        (decision,), graphs = run(function, make, (64, 1, 7, 300), dims)
+    assert (decision.chosen, graphs) == ("FLYDSL", 1)
+
+
+def test_alignment_holds_for_every_size(ours_is_fast):
+    """Where rows of A are M apart, an M of 64 says nothing of the alignment at 7."""
+    (decision,), _ = run(*CASES["columns of A"][:2], SIZES, (1, None))
+    assert (decision.problem.lda, decision.problem.a_align) == (64, 2)
+    (decision,), _ = run(*CASES["rows"][:2], SIZES, (0, None))
+    assert decision.problem.a_align == 16
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_dynamic_n_or_k_stays_with_aten(compiled, dim):
+    a, b = random(40, K), random(K, N)
+    torch._dynamo.mark_dynamic(b, dim)
+    if dim == 0:
+        torch._dynamo.mark_dynamic(a, 1)
+    result, code, (decision,) = compiled(torch.mm, a, b)
+    assert decision.chosen == "ATEN" and "only M and the batch may be" in decision.reason
+    assert "flydsl" not in code
+    torch.testing.assert_close(result.double(), a.double() @ b.double(), rtol=2**-7, atol=2e-2)
+
+
+def test_a_size_beyond_the_limit_compiles_again(ours_is_fast, monkeypatch):
+    monkeypatch.setattr(space, "BUFFER_BYTES", 2 * K * 100)
+    function, make, dims = CASES["rows"]
+    found, graphs = run(function, make, (64, 7, 100, 101, 300), dims)
+    assert [d.chosen for d in found] == ["FLYDSL", "ATEN"] and graphs == 2
+    assert "operand A spans" in found[1].reason
+
+
+def test_what_is_fused_counts_too(ours_is_fast, monkeypatch):
+    monkeypatch.setattr(space, "BUFFER_BYTES", 4 * N * 100)
+    found, graphs = run(
+        lambda a, b, r: a @ b + r,
+        lambda m: (random(m, K), random(K, N), random(m, N, dtype=torch.float32)),
+        (64, 7, 100, 101, 90),
+        (0, None, 0),
+    )
+    assert [d.chosen for d in found] == ["FLYDSL", "FLYDSL"] and graphs == 2
+
+
+def launch():
+    config = GemmConfig(tile_m=16, tile_n=16, tile_k=32, stages=2, waves_m=1, waves_n=1)
+    made = runtime.Launch(
+        problem=GemmProblem.dense(64, N, K),
+        config=config,
+        device="reference",
+        torch_device="cpu",
+        arch="gfx950",
+        dynamic=("m",),
+    )
+    assert runtime.Launch.from_text(json.dumps(json.loads(made.to_text()))) == made
+    return runtime.Kernel(made.to_text())
+
+
+def test_sizes_that_no_launch_can_have_are_refused():
+    with pytest.raises(ProblemError, match="operand A spans"):
+        launch().at(2**24)
+
+
+def test_a_size_of_zero_launches_nothing():
+    c = torch.empty(0, N, dtype=torch.bfloat16)
+    launch().at(0)(c, random(0, K), random(K, N))
+
+
+def test_launches_are_kept_by_size(monkeypatch):
+    kernel = launch()
+    assert kernel.at(7) is kernel.at(7) and kernel.at(7) is not kernel.at(8)
+    monkeypatch.setattr(runtime, "KEPT_SIZES", 2)
+    kept = kernel.at(7)
+    assert kernel.at(9) is kernel.at(9) and kernel.at(7) is not kept
+
+
+class TestEmulator:
+    """The same with a real kernel: compiled once."""
+
+    @pytest.fixture(autouse=True)
+    def emulator(self, monkeypatch):
+        try:
+            get_device("emulator").environment()
+            compiler.source_fingerprint()
+        except InductorFlyDSLError as error:
+            pytest.skip(str(error))
+        monkeypatch.setenv("INDUCTOR_FLYDSL_DEVICE", "emulator")
+        with inductor_config.patch(flydsl_enable_autotuning=False):
+            yield
+
+    def kernels(self, monkeypatch):
+        """Specs of the kernels that generated code loads."""
+        seen = set()
+        real = compiler.compile_spec
+
+        def compile_spec(spec, *rest):
+            seen.add(spec)
+            return real(spec, *rest)
+
+        monkeypatch.setattr(compiler, "compile_spec", compile_spec)
+        return seen
+
+    @pytest.mark.parametrize("sizes", [(64, 1, 7, 127, 300)])
+    def test_rows(self, monkeypatch, sizes):
+        seen = self.kernels(monkeypatch)
+        with symbolic_config.patch(backed_size_oblivious=True):
+            (decision,), graphs = run(*CASES["rows"][:2], sizes, (0, None))
+        assert (decision.chosen, graphs, len(seen)) == ("FLYDSL", 1, 1)
+
+    @pytest.mark.parametrize("name", ["columns of A", "rows of a batch", "bias and chain"])
+    def test_others(self, monkeypatch, name):
+        seen = self.kernels(monkeypatch)
+        (decision,), graphs = run(*CASES[name][:2], (20, 7, 33), CASES[name][2])
+        # The chain makes another kernel of the one that was tried.
+        assert (decision.chosen, graphs) == ("FLYDSL", 1) and len(seen) <= 2
+
+    def test_the_workspace_of_split_k_is_shared(self, monkeypatch):
+        from inductor_flydsl.devices import extras
+
+        made = []
+        real = extras.Workspace.on
+
+        def on(self, *rest):
+            pieces = real(self, *rest)
+            made.extend(tensor.data_ptr() for tensor in pieces.values())
+            return pieces
+
+        monkeypatch.setattr(extras.Workspace, "on", on)
+        function, _, dims = CASES["rows"]
+        wide = 520
+        (decision,), graphs = run(
+            function, lambda m: (random(m, wide), random(wide, N)), (20, 17, 24), dims
+        )
+        assert decision.config.split_k > 1 and graphs == 1
+        # The last launches need no more than the first, so they use its memory.
+        assert len(set(made[-6:])) == 2
