@@ -82,7 +82,7 @@ class GemmConfig:
     @property
     def loads_ahead(self) -> float:
         """Stages of the ring whose loads may be in flight where the pipeline waits."""
-        return 1.5 if self.pipeline == "hti" else self.stages - 2
+        return 1 if self.pipeline == "hti" else self.stages - 2
 
     @property
     def accumulators(self) -> int:

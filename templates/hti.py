@@ -1,16 +1,26 @@
 """The half-tile interleaved pipeline: two wave groups take turns at memory and at MFMAs.
 
 The tile is cut in half along M and along N. A K step has four phases, one a quarter of C; a phase
-is a memory cluster (LDS reads, and the DMA of one half tile) and an MFMA cluster, a barrier after
-each. The second wave group runs one cluster behind the first, so on every SIMD one wave feeds
-the matrix pipe while the other moves data.
+is a memory cluster (LDS reads and the DMA of one half tile each) and an MFMA cluster, a barrier
+after each. The second wave group runs one cluster behind the first, so on every SIMD one wave
+feeds the matrix pipe while the other moves data.
 
-Waits. Number the clusters of a wave M0 X0 M1 X1 …; group 1 runs each one barrier later. What a
-wave waits for at the end of M(q) is therefore visible to every wave from M(q+1) on, and what is
-read in M(r), with the reads waited for before its barrier, may be overwritten from M(r+1) on.
-Half tiles are loaded in the order B0 A0 B1 A1 and read in phases 0, 0, 1, 2; each is loaded one
-phase after its slot was last read. Counting what is issued later gives the same number of younger
-half tiles at every wait: YOUNGER.
+Lifetimes. Number the clusters of a wave M0 X0 M1 X1 …, a barrier behind each; group 1 runs each
+one barrier later, so its X(r) shares an interval with M(r+1) of group 0.
+
+- Landed before read. A wave waits for its DMAs at the end of M(q). Group 1 does so before the
+  barrier that opens M(q+1) of group 0, so from M(q+1) on every wave sees what M(q) waited for.
+- Read before overwritten. Reads of M(r) are not waited for at its end: MFMAs start while they are
+  on their way. But they are done at the barrier behind X(r), because X(r) multiplies what they
+  bring, or at the barrier behind M(r+1), whose wait covers older reads. For group 1 these come at
+  the latest right before M(r+2) of group 0: from there on, what M(r) read may be overwritten.
+
+Phases 0, 1 and 2 of step s read A0, B1 and A1; phase 3 reads B0 of step s+1, whose registers X(2)
+used last. So A0 of s+2 may be loaded from phase 2 of step s on, B1 from 3, A1 from 0 of step s+1,
+and B0, read in phase 3 of step s-1, from 1: one half tile a phase (`REFILL`), in the order B0 A0
+B1 A1. Each is waited for at the end of the phase before it is read in: B0 at 2, A0 at 3, B1 at 0,
+A1 at 1. Five half tiles have been issued after it by then, beginning with the next in that order:
+`Step.younger`.
 """
 
 from __future__ import annotations
@@ -28,10 +38,15 @@ from .loads import Operand, masked, tail_masks
 from .workgroup import Workgroup
 
 STAGES = 2
+LGKMCNT_MAX = 15
 # Half tiles that may be in flight at a wait.
 YOUNGER = 5
 # Phase → (half of A, half of B) that it multiplies. Fragments are kept over the K step.
 QUARTERS = ((0, 0), (0, 1), (1, 0), (1, 1))
+# Half tiles in the order of their loads.
+B0, A0, B1, A1 = range(4)
+# Phase → (half tile that it loads, of which later step).
+REFILL = ((A1, 1), (B0, 2), (A0, 2), (B1, 2))
 
 
 def body(wg: Workgroup) -> None:
@@ -57,87 +72,109 @@ def body(wg: Workgroup) -> None:
 
 
 class Step:
-    """One K step: what each phase reads, loads and multiplies."""
+    """What the phases of a K step read, load, wait for and multiply."""
 
     def __init__(self, a: tuple[Operand, Operand], b: tuple[Operand, Operand], wave: Any) -> None:
-        self.a, self.b = a, b
-        self.a_bases = [half.fragment_bases(wave[0]) for half in a]
-        self.b_bases = [half.fragment_bases(wave[1]) for half in b]
+        self.halves = (b[0], a[0], b[1], a[1])
+        self.bases = [half.fragment_bases(wave[1 - i % 2]) for i, half in enumerate(self.halves)]
+        self.gathers = "gather" in (a[0].g.load, b[0].g.load)
+        self.across_m, self.across_n = a[0].g.fragments, b[0].g.fragments
+        self.mfma_steps = a[0].g.tile_k // 32
 
-    @property
-    def younger(self) -> int:
-        """DMAs of YOUNGER half tiles, alternately of A and of B, whichever comes first."""
-        steps = (self.a[0].dma_steps, self.b[0].dma_steps)
-        return YOUNGER // 2 * sum(steps) + min(steps)
+    def younger(self, half: int) -> int:
+        """DMAs that may be in flight where this half tile must have landed."""
+        return sum(self.halves[(half + 1 + i) % 4].dma_steps for i in range(YOUNGER))
+
+    def wait(self, half: int, reads: int = 0) -> None:
+        """Wait at the end of a memory cluster for the DMAs of the half tile that is read next.
+
+        Args:
+            half: which that is.
+            reads: of this cluster that may be on their way behind the barrier; 15 is as good as
+                any.
+        """
+        # Gathers write LDS with DS operations, which must be done at the barrier.
+        lgkmcnt = 0 if self.gathers else min(reads, LGKMCNT_MAX)
+        ops.wait(vmcnt=self.younger(half), lgkmcnt=lgkmcnt)
 
     def load(self, k_step: Any, half: int) -> None:
-        """Start the DMA of one half tile; 0 to 3 are B0 A0 B1 A1."""
-        operand = (self.b[0], self.a[0], self.b[1], self.a[1])[half]
-        operand.load(k_step, k_step % STAGES)
+        """Start the DMA of one half tile."""
+        self.halves[half].load(k_step, k_step % STAGES)
 
-    def read_a(self, k_step: Any, half: int) -> list[Any]:
-        a = self.a[half]
-        return self._read(a, self.a_bases[half], k_step)
-
-    def read_b(self, k_step: Any, half: int) -> list[Any]:
-        b = self.b[half]
-        return self._read(b, self.b_bases[half], k_step)
-
-    @staticmethod
-    def _read(operand: Operand, bases: list[Any], k_step: Any) -> list[Any]:
+    def read(self, k_step: Any, half: int) -> list[Any]:
         """Fragments of a half tile, MFMA step major."""
-        g = operand.g
+        operand, bases = self.halves[half], self.bases[half]
         return [
             operand.fragment(bases, k_step % STAGES, kk, i)
-            for kk in range(g.tile_k // 32)
-            for i in range(g.fragments)
+            for kk in range(self.mfma_steps)
+            for i in range(operand.g.fragments)
         ]
+
+    def reads(self, half: int) -> int:
+        """DS instructions of `read`, without those of its first fragment."""
+        g = self.halves[half].g
+        return (self.mfma_steps * g.fragments - 1) * (1 if g.k_contiguous else 2)
 
     def mask(self, fragments: list[Any], remaining: Any) -> list[Any]:
         """The fragments with K elements past ``remaining`` set to zero."""
-        steps = self.a[0].g.tile_k // 32
+        steps, lane = self.mfma_steps, self.halves[0].lane
         each = len(fragments) // steps
-        masks = [tail_masks(remaining - kk * 32, self.a[0].lane) for kk in range(steps)]
+        masks = [tail_masks(remaining - kk * 32, lane) for kk in range(steps)]
         return [masked(f, masks[i // each]) for i, f in enumerate(fragments)]
 
     def multiply(self, acc: list[Any], a: list[Any], b: list[Any]) -> list[Any]:
-        """acc + A·B of one quarter, at high priority."""
-        across_m, across_n = self.a[0].g.fragments, self.b[0].g.fragments
+        """acc + A·B of one quarter."""
+        across_m, across_n = self.across_m, self.across_n
         acc = list(acc)
-        ops.set_priority(1)
-        for kk in range(self.a[0].g.tile_k // 32):
+        for kk in range(self.mfma_steps):
             for m in range(across_m):
                 for n in range(across_n):
                     i = m * across_n + n
                     left, right = b[kk * across_n + n], a[kk * across_m + m]
                     acc[i] = ops.mfma(left, right, acc[i])
-        ops.set_priority(0)
         return acc
 
 
-def run_step(step: Step, acc: list[Any], k_step: Any, remaining: Any = None) -> list[Any]:
-    """The eight clusters of a K step, each ended by a barrier."""
+def run_step(
+    step: Step, acc: list[Any], b0: list[Any], k_step: Any, remaining: Any = None
+) -> tuple[list[Any], list[Any]]:
+    """The eight clusters of a K step, each ended by a barrier.
+
+    The priority changes on the memory side of the barriers, where it costs the matrix unit
+    nothing.
+
+    Args:
+        step: what to do in them.
+        acc: accumulators, quarter major.
+        b0: fragments of half tile B0.
+        k_step: index of the step.
+        remaining: K elements of a partial step, which is the last.
+
+    Returns:
+        The accumulators, and the fragments of B0 of the next step.
+    """
     quarter = len(acc) // 4
     a: list[Any] = [None, None]
-    b: list[Any] = [None, None]
+    b: list[Any] = [b0 if remaining is None else step.mask(b0, remaining), None]
     done: list[Any] = []
     for phase, (i, j) in enumerate(QUARTERS):
-        if b[j] is None:
-            b[j] = step.read_b(k_step, j)
-        if a[i] is None:
-            a[i] = step.read_a(k_step, i)
-        # One phase after its slot was last read: A1 of the next step, then B0 A0 B1 of the one
-        # after it.
-        step.load(k_step + (1 if phase == 0 else 2), (phase + 3) % 4)
-        # Nothing new is read in phase 3, so nothing need have landed at the end of M(2).
-        ops.wait(vmcnt=None if phase == 2 else step.younger, lgkmcnt=0)
+        fresh = (A0, B1, A1, B0)[phase]
+        read = step.read(k_step + phase // 3, fresh)
+        half, ahead = REFILL[phase]
+        step.load(k_step + ahead, half)
+        # X(3) needs nothing of what M(3) reads.
+        step.wait((B1, A1, B0, A0)[phase], LGKMCNT_MAX if phase == 3 else step.reads(fresh))
+        ops.set_priority(1)
         ops.barrier()
-        if remaining is not None:
-            b[j] = step.mask(b[j], remaining) if phase in (0, 1) else b[j]
-            a[i] = step.mask(a[i], remaining) if phase in (0, 2) else a[i]
+        if phase == 3:
+            b0 = read
+        else:
+            kept = a if fresh in (A0, A1) else b
+            kept[fresh // 2] = read if remaining is None else step.mask(read, remaining)
         done += step.multiply(acc[phase * quarter : (phase + 1) * quarter], a[i], b[j])
         ops.barrier()
-    return done
+        ops.set_priority(0)
+    return done, b0
 
 
 @flyc.jit
@@ -154,19 +191,20 @@ def multiply_halves(spec: Any, a: Any, b: Any, wave: Any, k: Any) -> list[Any]:
         step_of.load(fx.Int32(0), half)
     for half in range_constexpr(3):
         step_of.load(fx.Int32(1), half)
-    ops.wait(vmcnt=step_of.younger, lgkmcnt=0)
+    step_of.wait(A0)
     ops.barrier()
+    b0 = step_of.read(fx.Int32(0), B0)
     if wave[0] == 1:
         ops.barrier()
     full = k // tile_k
 
-    def advance(acc: Any, k_step: Any, remaining: Any = None) -> Any:
-        return run_step(step_of, acc, k_step, remaining)
+    def advance(acc: Any, b0: Any, k_step: Any, remaining: Any = None) -> Any:
+        return run_step(step_of, acc, b0, k_step, remaining)
 
     for k_step in range(0, full, 1):
-        acc = advance(acc, k_step)
+        acc, b0 = advance(acc, b0, k_step)
     if const_expr(spec.k_tail):
-        acc = advance(acc, full, k - full * tile_k)
+        acc, b0 = advance(acc, b0, full, k - full * tile_k)
     if wave[0] == 0:
         ops.barrier()
     return acc
