@@ -89,9 +89,14 @@ class GemmConfig:
         """fp32 accumulator registers a lane holds."""
         return self.tile_m * self.tile_n // self.threads
 
+    @property
+    def fragments_n(self) -> int:
+        """16-column blocks of C that lie side by side in a wave."""
+        return self.tile_n // (MFMA_N * self.waves_n * self.parts)
+
     def c_tile_bytes(self, element_bytes: int) -> int:
-        """LDS bytes of the tile of C on its way to memory."""
-        return self.tile_m * (self.tile_n * element_bytes + C_PAD_BYTES)
+        """LDS bytes of the tile of C, where it goes to memory through LDS."""
+        return self.tile_m * (self.tile_n * element_bytes + c_pad_bytes(element_bytes))
 
     def split_extent(self, problem: GemmProblem) -> int:
         """K elements of one split: whole K steps, the last split may have fewer or none."""
@@ -142,9 +147,21 @@ class GemmConfig:
 
 # Bytes a thread brings to LDS at once. A gather collects them element by element.
 LOAD_BYTES = {"dma16": 16, "dma4": 4, "gather": 16}
-# Rows of the tile of C in LDS are this much longer than their data, so that the four row groups
-# of an MFMA result fall on different banks.
-C_PAD_BYTES = 16
+
+
+def c_pad_bytes(element_bytes: int) -> int:
+    """What a row of the tile of C in LDS is longer than its data.
+
+    A phase of the writes is 16 rows of 8 bytes a lane (2-byte elements) or 8 rows of 16 bytes, on
+    32 banks: padded by that much they meet no bank twice.
+    """
+    return 4 * element_bytes
+
+
+def through_lds(store_bytes: int, element_bytes: int) -> bool:
+    """Whether the tile of C goes to memory through LDS: where a lane's four neighbours of a row
+    are more than one store."""
+    return store_bytes < 4 * element_bytes
 
 
 def load_kind(align: int, inner: int) -> str:
@@ -252,8 +269,15 @@ class KernelSpec:
     @property
     def lds_bytes(self) -> int:
         """LDS bytes of the kernel: its rings, or the tile of C that reuses their space."""
-        scales = self.scale_ring.bytes if self.block_scaled else 0
-        return max(self.ring_bytes + scales, self.config.c_tile_bytes(self.out_dtype.bytes))
+        rings = self.ring_bytes + (self.scale_ring.bytes if self.block_scaled else 0)
+        if not self.c_through_lds:
+            return rings
+        return max(rings, self.config.c_tile_bytes(self.out_dtype.bytes))
+
+    @property
+    def c_through_lds(self) -> bool:
+        """See `through_lds`."""
+        return through_lds(self.store_bytes, self.out_dtype.bytes)
 
     @property
     def name(self) -> str:

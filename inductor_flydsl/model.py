@@ -20,7 +20,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .arch import Arch
-from .config import C_PAD_BYTES, MFMA_M, MFMA_N, WAVE_SIZE, GemmConfig, operand_load, store_width
+from .config import (
+    MFMA_M,
+    MFMA_N,
+    WAVE_SIZE,
+    GemmConfig,
+    c_pad_bytes,
+    operand_load,
+    store_width,
+    through_lds,
+)
 from .grouping import Axis
 from .problem import GemmProblem
 from .scaling import BLOCK
@@ -362,7 +371,10 @@ def _round(group: _Group, count: int, groups: int, arch: Arch, c: ModelConstants
 def _resident(work: Workload, tile: Tile, arch: Arch) -> int:
     t, size, waves = tile, work.element_bytes, tile.waves_m * tile.waves_n * tile.waves_k
     ring = t.stages * (t.tile_m + t.tile_n) * t.tile_k * size
-    lds = max(ring, t.waves_k * t.tile_m * (t.tile_n * work.out_bytes + C_PAD_BYTES))
+    lds = ring
+    if t.waves_k > 1 or through_lds(t.store, work.out_bytes):
+        row = t.tile_n * work.out_bytes + c_pad_bytes(work.out_bytes)
+        lds = max(ring, t.waves_k * t.tile_m * row)
     lds = -(-lds // arch.lds_granule) * arch.lds_granule
     # A 16x32 fragment of 16-bit elements is 4 registers a lane; two K slices are held.
     fragments = t.tile_m // (MFMA_M * t.waves_m) + t.tile_n // (MFMA_N * t.waves_n)

@@ -1,5 +1,9 @@
-"""From accumulators to C: the fused pointwise program, then through LDS, so that stores run along
-the rows of C."""
+"""From accumulators to C: the fused pointwise program, then stores.
+
+A lane holds four neighbours of a row. Where C takes them in one store, two blocks that lie side by
+side are exchanged between lanes, so that stores are of 16 bytes and cover 64 bytes of a row; where
+C is aligned to less, its tile goes through LDS, so that narrow stores run along the rows.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ from typing import Any, NamedTuple
 
 import flydsl.expr as fx
 
-from ..config import C_PAD_BYTES
+from ..config import c_pad_bytes
 from ..grouping import Axis
 from . import ops
 from .pointwise import QUAD, TYPES, QuadOps
 from .workgroup import Workgroup
+
+COLUMNS_MAX = 2**31 - 1
 
 
 class Block(NamedTuple):
@@ -29,7 +35,8 @@ class Block(NamedTuple):
 
 def c_pitch(spec: Any) -> int:
     """LDS bytes from one row of the tile of C to the next."""
-    return spec.config.tile_n * spec.out_dtype.bytes + C_PAD_BYTES
+    size = spec.out_dtype.bytes
+    return int(spec.config.tile_n * size + c_pad_bytes(size))
 
 
 def store_tile(wg: Workgroup, blocks: list[Block]) -> None:
@@ -37,11 +44,17 @@ def store_tile(wg: Workgroup, blocks: list[Block]) -> None:
 
     Args:
         wg: the workgroup.
-        blocks: all of this wave's, together with the other waves' the whole tile.
+        blocks: all of this wave's, those of a row of blocks one after another along N; together
+            with the other waves' the whole tile.
     """
     if wg.spec.fusion is not None:
         blocks = _fused(wg, blocks)
-    # DMAs of K steps past the end may still be in flight, into the space of this tile.
+    if not wg.spec.c_through_lds:
+        # DMAs of K steps past the end must not outlive the workgroup's LDS.
+        ops.wait(vmcnt=0)
+        _Rows(wg).store(blocks)
+        return
+    # Those DMAs may still be in flight, into the space of this tile.
     ops.wait(vmcnt=0, lgkmcnt=0)
     ops.barrier()
     _shuffle(wg, blocks)
@@ -119,29 +132,68 @@ def _shuffle(wg: Workgroup, blocks: list[Block]) -> None:
         ops.lds_store(value, base + block.row * pitch + block.column * size, QUAD * size)
 
 
+class _Rows:
+    """C as this workgroup's lanes store it."""
+
+    def __init__(self, wg: Workgroup) -> None:
+        spec, sizes = wg.spec, wg.sizes
+        self.wg, self.size = wg, spec.out_dtype.bytes
+        start = (fx.Int64(wg.m0) * fx.Int64(sizes.ldc) + fx.Int64(wg.n0)) * self.size
+        self.rows_left, self.columns_left = wg.place.m_end - wg.m0, wg.place.n_end - wg.n0
+        extent = ((self.rows_left - 1) * sizes.ldc + self.columns_left) * self.size
+        self.rsrc = ops.buffer(wg.addresses["c"] + start, extent)
+        self.lane = fx.thread_idx.x % 64
+
+    def put(self, value: Any, row: Any, column: Any) -> None:
+        """Store neighbours of a row a lane, all of them inside C or none."""
+        inside = (row < self.rows_left) & (column < self.columns_left)
+        place = self.wg.place
+        if place.m_first is not None:
+            inside = inside & (row >= place.m_first - place.m0)
+        if place.n_first is not None:
+            inside = inside & (column >= place.n_first - place.n0)
+        offset = (row * self.wg.sizes.ldc + column) * self.size
+        ops.buffer_store(value, self.rsrc, inside.select(offset, fx.Int32(ops.OUT_OF_RANGE)))
+
+    def store(self, blocks: list[Block]) -> None:
+        """Store blocks straight from registers, where they lie in pairs by pairs."""
+        config = self.wg.spec.config
+        row, group = self.lane % 16, self.lane // 16
+        wide = self.size == 2 and self.wg.spec.store_bytes >= 16
+        if not wide or config.fragments_n % 2:
+            for block in blocks:
+                value = block.value if self.size == 4 else block.value.to(self.wg.out_dtype)
+                self.put(value.bitcast(fx.Int32), block.row + row, block.column + group * QUAD)
+            return
+        column = group % 2 * 16 + group // 2 * 8
+        for left, right in zip(blocks[::2], blocks[1::2], strict=True):
+            self.put(self._eight(left, right), left.row + row, left.column + column)
+
+    def _eight(self, left: Block, right: Block) -> fx.Vector:
+        """Eight neighbours a lane of two blocks side by side.
+
+        Groups 0 and 2 of 16 lanes get columns 0 to 7 and 8 to 15 of the left block, groups 1 and
+        3 those of the right.
+        """
+        x, y = (b.value.to(self.wg.out_dtype).bitcast(fx.Int32) for b in (left, right))
+        pairs = [ops.swap_odd_rows(x[i], y[i]) for i in range(2)]
+        words = [pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1]]
+        return fx.Vector.from_elements(words, fx.Int32)
+
+
 def _write_rows(wg: Workgroup) -> None:
-    spec, sizes = wg.spec, wg.sizes
-    config = spec.config
-    size, width = spec.out_dtype.bytes, spec.store_bytes
+    rows, config = _Rows(wg), wg.spec.config
+    size, width = rows.size, wg.spec.store_bytes
     per_row = config.tile_n * size // width
     units = config.tile_m * per_row
-    start = (fx.Int64(wg.m0) * fx.Int64(sizes.ldc) + fx.Int64(wg.n0)) * size
-    rows_left, columns_left = wg.place.m_end - wg.m0, wg.place.n_end - wg.n0
-    extent = ((rows_left - 1) * sizes.ldc + columns_left) * size
-    rsrc = ops.buffer(wg.addresses["c"] + start, extent)
     for first in range(0, units, config.threads):
         unit = fx.thread_idx.x + first
         row, column = unit // per_row, unit % per_row * (width // size)
-        value = _piece(wg.lds + row * c_pitch(spec) + column * size, width)
-        inside = (row < rows_left) & (column < columns_left)
-        if wg.place.m_first is not None:
-            inside = inside & (row >= wg.place.m_first - wg.m0)
-        if wg.place.n_first is not None:
-            inside = inside & (column >= wg.place.n_first - wg.n0)
+        value = _piece(wg.lds + row * c_pitch(wg.spec) + column * size, width)
         if units % config.threads:
-            inside = inside & (unit < units)
-        offset = inside.select((row * sizes.ldc + column) * size, fx.Int32(ops.OUT_OF_RANGE))
-        ops.buffer_store(value, rsrc, offset)
+            # Columns past the tile are columns past C.
+            column = (unit < units).select(column, fx.Int32(COLUMNS_MAX))
+        rows.put(value, row, column)
 
 
 def _piece(address: Any, width: int) -> Any:

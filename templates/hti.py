@@ -99,13 +99,13 @@ class Step:
 
     def load(self, k_step: Any, half: int) -> None:
         """Start the DMA of one half tile."""
-        self.halves[half].load(k_step, k_step % STAGES)
+        self.halves[half].load(k_step, k_step & (STAGES - 1))
 
     def read(self, k_step: Any, half: int) -> list[Any]:
         """Fragments of a half tile, MFMA step major."""
         operand, bases = self.halves[half], self.bases[half]
         return [
-            operand.fragment(bases, k_step % STAGES, kk, i)
+            operand.fragment(bases, k_step & (STAGES - 1), kk, i)
             for kk in range(self.mfma_steps)
             for i in range(operand.g.fragments)
         ]
@@ -196,7 +196,7 @@ def multiply_halves(spec: Any, a: Any, b: Any, wave: Any, k: Any) -> list[Any]:
     b0 = step_of.read(fx.Int32(0), B0)
     if wave[0] == 1:
         ops.barrier()
-    full = k // tile_k
+    full = ops.quotient(k, tile_k)
 
     def advance(acc: Any, b0: Any, k_step: Any, remaining: Any = None) -> Any:
         return run_step(step_of, acc, b0, k_step, remaining)

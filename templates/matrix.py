@@ -68,34 +68,51 @@ class Reader:
             return [None] * count
         return [self.scales.read(self.scale_base, k_step, i, remaining) for i in range(count)]
 
-    def pieces(
-        self, stage: Any, instruction: int, scales: list[Any], remaining: Any = None
-    ) -> list[Piece]:
-        """What all row fragments bring to an instruction of a K step.
+    def read(self, stage: Any, instruction: int) -> list[Any]:
+        """Slices of all row fragments for an instruction of a K step, row fragment major.
 
         Args:
             stage: index in the ring.
             instruction: of the step.
+        """
+        first = instruction * self.slices
+        return [
+            self.operand.fragment(self.bases, stage, first + s, index)
+            for index in range(self.operand.g.fragments)
+            for s in range(self.slices)
+        ]
+
+    @property
+    def reads(self) -> int:
+        """Slices of `read`."""
+        return self.operand.g.fragments * self.slices
+
+    def pieces(
+        self, read: list[Any], instruction: int, scales: list[Any], remaining: Any = None
+    ) -> list[Piece]:
+        """What all row fragments bring to an instruction of a K step.
+
+        Args:
+            read: the slices, of `read`.
+            instruction: of the step.
             scales: of `step_scales`.
             remaining: K elements of the step, where it is partial; None where it is full.
         """
-        count = self.operand.g.fragments
-        first = instruction * self.slices
-        parts = [
-            [self._slice(stage, first + s, index, remaining) for s in range(self.slices)]
-            for index in range(count)
-        ]
-        values = [p[0] if len(p) == 1 else p[0].shuffle(p[1], list(range(8))) for p in parts]
-        return [Piece(v, s, self.format) for v, s in zip(values, scales, strict=True)]
+        if remaining is not None:
+            first = instruction * self.slices
+            masks = [self._masks(first + s, remaining) for s in range(self.slices)]
+            read = [masked(value, masks[i % self.slices]) for i, value in enumerate(read)]
+        if self.slices == 2:
+            read = [
+                low.shuffle(high, list(range(8)))
+                for low, high in zip(read[::2], read[1::2], strict=True)
+            ]
+        return [Piece(v, s, self.format) for v, s in zip(read, scales, strict=True)]
 
-    def _slice(self, stage: Any, kk: int, index: int, remaining: Any) -> Any:
-        o = self.operand
-        value = o.fragment(self.bases, stage, kk, index)
-        if remaining is None:
-            return value
+    def _masks(self, kk: int, remaining: Any) -> list[Any]:
         if self.format is None:
-            return masked(value, tail_masks(remaining - kk * 32, o.lane))
-        return masked(value, o.chunk_masks(remaining, kk))
+            return tail_masks(remaining - kk * 32, self.operand.lane)
+        return self.operand.chunk_masks(remaining, kk)
 
 
 def product(left: Piece, right: Piece, acc: Any, instruction: int) -> Any:

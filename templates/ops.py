@@ -12,7 +12,7 @@ import flydsl.expr as fx
 from flydsl._mlir import ir
 from flydsl._mlir.dialects import llvm
 from flydsl._mlir.dialects import rocdl as dialect
-from flydsl.expr import rocdl
+from flydsl.expr import arith, rocdl
 from flydsl.expr.typing import as_ir_value
 
 # Word 3 of a raw buffer descriptor on gfx9: DATA_FORMAT 32, NUM_FORMAT uint, stride 0
@@ -110,6 +110,22 @@ def fence(ordering: str) -> None:
     llvm.FenceOp(getattr(llvm.AtomicOrdering, ordering), syncscope="agent")
 
 
+def divide(x: fx.Int32, y: fx.Int32) -> tuple[fx.Int32, fx.Int32]:
+    """Quotient and remainder of values that are not negative; less work than of signed ones."""
+    quotient = fx.Int32(arith.divui(as_ir_value(x), as_ir_value(y)))
+    return quotient, x - quotient * y
+
+
+def quotient(x: fx.Int32, power_of_two: int) -> fx.Int32:
+    """x // power_of_two of a value that is not negative."""
+    return x >> (power_of_two.bit_length() - 1)
+
+
+def modulo(x: fx.Int32, power_of_two: int) -> fx.Int32:
+    """x % power_of_two of a value that is not negative."""
+    return x & (power_of_two - 1)
+
+
 def uniform(value: fx.Int32) -> fx.Int32:
     """A value that is the same in all lanes, as a scalar."""
     return fx.Int32(rocdl.readfirstlane(fx.Int32.ir_type, value))
@@ -136,6 +152,16 @@ def count_lanes(condition: Any) -> fx.Int32:
     """In how many lanes a condition holds, as a scalar."""
     mask = dialect.ballot(fx.Int64.ir_type, as_ir_value(condition))
     return fx.Int32(fx.Int64(llvm.intr_ctpop(mask)))
+
+
+def swap_odd_rows(x: fx.Int32, y: fx.Int32) -> tuple[fx.Int32, fx.Int32]:
+    """Exchange the odd 16-lane rows of ``x`` with the even rows of ``y`` (v_permlane16_swap)."""
+    word = fx.Int32.ir_type
+    pair = ir.Type.parse("!llvm.struct<(i32, i32)>")
+    both = dialect.permlane16_swap(pair, as_ir_value(x), as_ir_value(y), False, False)
+    return fx.Int32(llvm.extractvalue(word, both, [0])), fx.Int32(
+        llvm.extractvalue(word, both, [1])
+    )
 
 
 def buffer_store(value: Any, rsrc: ir.Value, offset: fx.Int32) -> None:

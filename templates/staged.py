@@ -1,8 +1,18 @@
 """The staged pipeline: a ring of K steps in LDS, filled by DMA while MFMAs read an older one.
 
 One wait and one barrier a K step. The wait leaves the DMAs of the younger stages in flight; the
-barrier makes every wave's share of the oldest stage visible, and says that every wave is done
-with the stage that the next DMAs overwrite.
+barrier makes every wave's share of the stages that are older visible, and says that every wave is
+done with the stage that the next DMAs overwrite.
+
+With two stages, a step begins with its first LDS reads. With more, the ring keeps one stage
+landed beyond the one that is multiplied, so that the last MFMAs of a step run beside the first
+reads of the next, and a wave has fragments in registers wherever it meets a barrier:
+
+- Step s waits for stage s + 1 and reads the rest of stage s, then the first fragments of s + 1.
+- Stage s is read last in step s, whose MFMAs wait for what is read of it. The barrier of step
+  s + 1 comes after them, and the DMAs into its slot after that barrier.
+
+Block scales are read in the step that they belong to.
 """
 
 from __future__ import annotations
@@ -17,7 +27,7 @@ from . import ops
 from .epilogue import Block
 from .finish import finish
 from .loads import Operand
-from .matrix import Reader, product
+from .matrix import Piece, Reader, product
 from .scales import BlockScales
 from .workgroup import Workgroup
 
@@ -43,49 +53,87 @@ class Ring:
 
     def __init__(self, wg: Workgroup, a: Operand, b: Operand, scales: BlockScales | None) -> None:
         spec = wg.spec
+        self.stages = spec.config.stages
         self.loaded = [x for x in (a, b, scales) if x is not None]
         of_a, of_b = ((scales, i) if scales is not None else None for i in range(2))
         self.a = Reader(a, spec.dtype, wg.wave[0], of_a)
         self.b = Reader(b, spec.b_type, wg.wave[1], of_b)
         self.early = scales.early if scales is not None else 0
+        # Stages that have landed beyond the one that is multiplied.
+        self.ahead = 1 if self.stages > 2 else 0
 
-    @property
-    def dma_steps(self) -> int:
-        """Loads of a K step that vmcnt counts until the pipeline waits for them."""
-        return sum(g.dma_steps for g in self.loaded)
-
-    def fill(self, k_step: Any, stage: Any) -> None:
+    def fill(self, k_step: Any) -> None:
         """Start loading a K step."""
         for part in self.loaded:
-            part.load(k_step, stage)
+            part.load(k_step, k_step % self.stages)
 
-    def start(self, stages: int) -> None:
-        """Start loading so many K steps, and what has to be there before the first of them."""
+    def wait(self, ahead: int) -> None:
+        """Wait for a stage and ``ahead`` more with `stages` - 1 of them issued; meet all waves."""
+        each = [part.dma_steps for part in self.loaded]
+        # What is no DMA writes LDS with DS operations, which must be done at the barrier.
+        lgkmcnt = None if all(each) else 0
+        ops.wait(vmcnt=(self.stages - 2 - ahead) * sum(each), lgkmcnt=lgkmcnt)
+        ops.barrier()
+
+    def start(self) -> list[Any]:
+        """Fill the ring, and what has to be there before it; the first slices of `advance`."""
         for i in range(self.early):
             self.loaded[-1].load(fx.Int32(i - self.early), None)
-        for i in range(stages):
-            self.fill(fx.Int32(i), fx.Int32(i))
+        for i in range(self.stages - 1):
+            self.fill(fx.Int32(i))
+        if not self.ahead:
+            return []
+        self.wait(0)
+        return self.read(fx.Int32(0), 0)
 
-    def multiply(self, acc: list[Any], k_step: Any, stage: Any, remaining: Any = None) -> list[Any]:
-        """acc + A·B of one stage.
+    def read(self, k_step: Any, instruction: int) -> list[Any]:
+        """Slices of B, then of A, for an instruction of a K step."""
+        stage = k_step % self.stages
+        return self.b.read(stage, instruction) + self.a.read(stage, instruction)
+
+    def advance(
+        self, acc: list[Any], first: list[Any], k_step: Any, remaining: Any = None
+    ) -> tuple[list[Any], list[Any]]:
+        """One K step.
 
         Args:
             acc: accumulators, fragment of M major. Each holds 4 neighbours along N.
-            k_step: index of the K step; stage: of its place in the ring.
-            remaining: K elements of the step, where it is partial; None where it is full.
+            first: slices for the step's first instruction; none with two stages.
+            k_step: its index.
+            remaining: K elements of the step, where it is partial and the last.
+
+        Returns:
+            The accumulators, and the slices for the next step's first instruction.
         """
-        acc = list(acc)
+        self.wait(self.ahead)
         a_scales = self.a.step_scales(k_step, remaining)
         b_scales = self.b.step_scales(k_step, remaining)
+        current = first if self.ahead else self.read(k_step, 0)
         for instruction in range(self.a.instructions):
-            left = self.b.pieces(stage, instruction, b_scales, remaining)
-            right = self.a.pieces(stage, instruction, a_scales, remaining)
-            for m, row in enumerate(right):
-                for n, column in enumerate(left):
-                    i = m * len(left) + n
-                    # B first: the result's rows are N, so a lane holds neighbours of C's row.
-                    acc[i] = product(column, row, acc[i], instruction)
-        return acc
+            following: list[Any] = []
+            if instruction + 1 < self.a.instructions:
+                following = self.read(k_step, instruction + 1)
+            elif self.ahead:
+                following = self.read(k_step + 1, 0)
+            if instruction == 0 and remaining is None:
+                self.fill(k_step + (self.stages - 1))
+            count = self.b.reads
+            left = self.b.pieces(current[:count], instruction, b_scales, remaining)
+            right = self.a.pieces(current[count:], instruction, a_scales, remaining)
+            acc = _multiplied(acc, left, right, instruction)
+            current = following
+        return acc, current
+
+
+def _multiplied(acc: list[Any], left: list[Piece], right: list[Piece], instruction: int) -> Any:
+    """acc + A·B of one instruction."""
+    acc = list(acc)
+    for m, row in enumerate(right):
+        for n, column in enumerate(left):
+            i = m * len(left) + n
+            # B first: the result's rows are N, so a lane holds neighbours of C's row.
+            acc[i] = product(column, row, acc[i], instruction)
+    return acc
 
 
 @flyc.jit
@@ -95,22 +143,15 @@ def multiply_ring(wg: Workgroup, a: Operand, b: Operand, scales: Any) -> list[An
     Returns:
         The accumulators, fragment of M major, 4 fp32 a lane each.
     """
-    stages, tile_k, k = wg.spec.config.stages, wg.spec.config.tile_k, wg.k
+    tile_k, k = wg.spec.config.tile_k, wg.k
     ring = Ring(wg, a, b, scales)
-    # Plain names: FlyDSL would carry an object whose method is called through the loop.
-    fill, multiply = ring.fill, ring.multiply
+    # A plain name: FlyDSL would carry an object whose method is called through the loop.
+    advance = ring.advance
     acc = [ops.zeros() for _ in range(a.g.fragments * b.g.fragments)]
-    younger = (stages - 2) * ring.dma_steps
-    ring.start(stages - 1)
-    full = k // tile_k
+    first = ring.start()
+    full = ops.quotient(k, tile_k)
     for step in range(0, full, 1):
-        ops.wait(vmcnt=younger, lgkmcnt=0)
-        ops.barrier()
-        ahead = step + (stages - 1)
-        fill(ahead, ahead % stages)
-        acc = multiply(acc, step, step % stages)
+        acc, first = advance(acc, first, step)
     if const_expr(wg.spec.k_tail):
-        ops.wait(vmcnt=younger, lgkmcnt=0)
-        ops.barrier()
-        acc = multiply(acc, full, full % stages, remaining=k - full * tile_k)
+        acc, first = advance(acc, first, full, k - full * tile_k)
     return acc

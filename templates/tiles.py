@@ -6,6 +6,8 @@ from typing import Any
 
 import flydsl.expr as fx
 
+from . import ops
+
 XCDS = 8
 
 
@@ -14,10 +16,9 @@ def remap_xcd(pid: Any, grid: Any) -> Any:
 
     Workgroups go round-robin to XCDs, so the ones that share an L2 are ``XCDS`` apart.
     """
-    xcd = pid % XCDS
-    extra = grid % XCDS
+    xcd, extra = ops.modulo(pid, XCDS), ops.modulo(grid, XCDS)
     before = (xcd < extra).select(xcd, extra)
-    return xcd * (grid // XCDS) + before + pid // XCDS
+    return xcd * ops.quotient(grid, XCDS) + before + ops.quotient(pid, XCDS)
 
 
 def group_along_m(pid: Any, tiles_m: Any, tiles_n: Any, group_m: int) -> tuple[Any, Any]:
@@ -27,10 +28,10 @@ def group_along_m(pid: Any, tiles_m: Any, tiles_n: Any, group_m: int) -> tuple[A
         (index along M, index along N).
     """
     if group_m == 0:
-        return pid // tiles_n, pid % tiles_n
-    group = pid // (group_m * tiles_n)
+        return ops.divide(pid, tiles_n)
+    group, inside = ops.divide(pid, group_m * tiles_n)
     first = group * group_m
     left = tiles_m - first
     rows = (left < group_m).select(left, fx.Int32(group_m))
-    inside = pid % (group_m * tiles_n)
-    return first + inside % rows, inside // rows
+    column, row = ops.divide(inside, rows)
+    return first + row, column

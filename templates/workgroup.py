@@ -10,6 +10,7 @@ import flydsl.expr as fx
 from ..grouping import Axis
 from ..scaling import BLOCK
 from ..signature import INTEGERS
+from . import ops
 from .loads import Geometry, Operand
 from .scales import BlockScales, Source
 from .tiles import group_along_m, remap_xcd
@@ -99,13 +100,13 @@ class Workgroup:
         """At the place that the grid gives this workgroup."""
         sizes, config = launched.sizes, launched.spec.config
         pid, batch = fx.block_idx.x, fx.block_idx.y
-        tiles_m = (sizes.m + (config.tile_m - 1)) // config.tile_m
-        tiles_n = (sizes.n + (config.tile_n - 1)) // config.tile_n
+        tiles_m = ops.quotient(sizes.m + (config.tile_m - 1), config.tile_m)
+        tiles_n = ops.quotient(sizes.n + (config.tile_n - 1), config.tile_n)
         k0, k, split = fx.Int32(0), sizes.k, fx.Int32(0)
         if config.xcd_remap:
             pid = remap_xcd(pid, sizes.grid)
         if config.split_k > 1:
-            split, pid = pid // (tiles_m * tiles_n), pid % (tiles_m * tiles_n)
+            split, pid = ops.divide(pid, tiles_m * tiles_n)
             k0 = split * sizes.k_split
             left = sizes.k - k0
             k = (left < sizes.k_split).select(left, sizes.k_split)
