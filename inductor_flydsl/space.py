@@ -63,20 +63,6 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
     for name in ("m", "n", "k", "lda", "ldb", "ldc", "a_inner", "b_inner", *BATCH_STRIDES):
         if getattr(p, name) > INT32_MAX:
             return f"{name}={getattr(p, name)} does not fit in 32 bits"
-    types = {"A": p.dtype, "B": p.b_type, "C": p.out_dtype}
-    a_k, b_k = p.k // p.dtype.packed, p.k // p.b_type.packed
-    for name, rows, cols, ld, inner in (
-        ("A", p.m, a_k, p.lda, p.a_inner)
-        if p.layout.a_k_contiguous
-        else ("A", a_k, p.m, p.lda, p.a_inner),
-        ("B", p.n, b_k, p.ldb, p.b_inner)
-        if p.layout.b_k_contiguous
-        else ("B", b_k, p.n, p.ldb, p.b_inner),
-        ("C", p.m, p.n, p.ldc, 1),
-    ):
-        extent = ((rows - 1) * ld + (cols - 1) * inner + 1) * types[name].bytes
-        if extent > BUFFER_BYTES:
-            return f"operand {name} spans {extent} bytes, over the {BUFFER_BYTES} of a descriptor"
     for name, rows, scales in (("A", p.m, p.a_scales), ("B", p.n, p.b_scales)):
         if scales is not None and scales.bytes(rows, p.k) > BUFFER_BYTES:
             return f"the scales of {name} span over the {BUFFER_BYTES} bytes of a descriptor"
@@ -125,6 +111,7 @@ def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
         or _pipeline_limit(problem, config)
         or _room_limit(problem, config, arch)
         or _split_limit(problem, config)
+        or _span_limit(problem, config)
         or _group_limit(problem, config, arch)
         or _load_limit(KernelSpec.of(problem, config))
     )
@@ -155,6 +142,32 @@ def _pipeline_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
             return f"waves {grid}: hti needs two wave groups, 2 by 2 or more"
     if config.stages < 2:
         return f"stages={config.stages}: the LDS ring needs at least 2"
+    return None
+
+
+def _span_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
+    """Kernels address tiles with 64 bits, and what lies in a tile with a descriptor's."""
+    p, c = problem, config
+    m, n = min(p.m, c.tile_m), min(p.n, c.tile_n)
+    a_k, b_k = (min(p.k, c.tile_k) // t.packed for t in (p.dtype, p.b_type))
+    for name, along_k, (rows, cols), (ld, inner), size in (
+        ("A", p.layout.a_k_contiguous, (m, a_k), (p.lda, p.a_inner), p.dtype.bytes),
+        ("B", p.layout.b_k_contiguous, (n, b_k), (p.ldb, p.b_inner), p.b_type.bytes),
+        ("C", True, (m, n), (p.ldc, 1), p.out_dtype.bytes),
+    ):
+        lines, along = (rows, cols) if along_k else (cols, rows)
+        extent = ((lines - 1) * ld + (along - 1) * inner + 1) * size
+        if extent > BUFFER_BYTES:
+            return (
+                f"a K step of a tile of {name} spans {extent} bytes, over the {BUFFER_BYTES} of a "
+                "descriptor"
+                if name != "C"
+                else f"a tile of C spans {extent} bytes, over the {BUFFER_BYTES} of a descriptor"
+            )
+    for index, (_, row, column) in enumerate(p.tensors):
+        extent = ((m - 1) * row + (n - 1) * column + 1) * 4
+        if extent > BUFFER_BYTES:
+            return f"a tile of the epilogue's tensor {index} spans {extent} bytes"
     return None
 
 

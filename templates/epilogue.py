@@ -63,6 +63,14 @@ def store_tile(wg: Workgroup, blocks: list[Block]) -> None:
     _write_rows(wg)
 
 
+def _tile_extents(wg: Workgroup) -> tuple[Any, Any]:
+    """Rows and columns of the tile that C has."""
+    config = wg.spec.config
+    rows, columns = wg.place.m_end - wg.m0, wg.place.n_end - wg.n0
+    rows = (rows < config.tile_m).select(rows, fx.Int32(config.tile_m))
+    return rows, (columns < config.tile_n).select(columns, fx.Int32(config.tile_n))
+
+
 def _fused(wg: Workgroup, blocks: list[Block]) -> list[Block]:
     fusion = wg.spec.fusion
     readers = [_TensorReader(wg, i) for i in range(len(fusion.tensors))]
@@ -94,8 +102,8 @@ class _TensorReader:
         skipped = skipped + fx.Int64(wg.n0) * fx.Int64(self.column_stride)
         if wg.spec.batched or wg.spec.ragged is Axis.K:
             skipped = skipped + fx.Int64(wg.place.batch) * fx.Int64(batch)
-        last = (self.rows_left - 1) * self.row_stride
-        last = last + (self.columns_left - 1) * self.column_stride
+        rows, columns = _tile_extents(wg)
+        last = (rows - 1) * self.row_stride + (columns - 1) * self.column_stride
         # Whole dwords: the range check of a buffer load works on dwords.
         extent = ((last + 1) * self.size + 3) & -4
         self.rsrc = ops.buffer(wg.addresses[f"t{index}"] + skipped * self.size, extent)
@@ -140,7 +148,8 @@ class _Rows:
         self.wg, self.size = wg, spec.out_dtype.bytes
         start = (fx.Int64(wg.m0) * fx.Int64(sizes.ldc) + fx.Int64(wg.n0)) * self.size
         self.rows_left, self.columns_left = wg.place.m_end - wg.m0, wg.place.n_end - wg.n0
-        extent = ((self.rows_left - 1) * sizes.ldc + self.columns_left) * self.size
+        rows, columns = _tile_extents(wg)
+        extent = ((rows - 1) * sizes.ldc + columns) * self.size
         self.rsrc = ops.buffer(wg.addresses["c"] + start, extent)
         self.lane = fx.thread_idx.x % 64
 

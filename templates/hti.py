@@ -53,11 +53,11 @@ def body(wg: Workgroup) -> None:
     """Emit the kernel. Called while FlyDSL traces `templates.gemm`."""
     config = wg.spec.config
     half_m, half_n = config.tile_m // 2, config.tile_n // 2
-    a0 = wg.operand_a(half_m, 0, wg.lds)
-    a1 = wg.operand_a(half_m, half_m, wg.lds + STAGES * a0.g.bytes)
+    a0 = wg.operand_a(half_m, wg.lds)
+    a1 = a0.from_row(half_m, wg.lds + STAGES * a0.g.bytes)
     b_lds = wg.lds + 2 * STAGES * a0.g.bytes
-    b0 = wg.operand_b(half_n, 0, b_lds)
-    b1 = wg.operand_b(half_n, half_n, b_lds + STAGES * b0.g.bytes)
+    b0 = wg.operand_b(half_n, b_lds)
+    b1 = b0.from_row(half_n, b_lds + STAGES * b0.g.bytes)
     acc = multiply_halves(wg.spec, (a0, a1), (b0, b1), wg.wave, wg.k)
     across_m, across_n = a0.g.fragments, b0.g.fragments
     blocks = []

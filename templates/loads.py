@@ -7,6 +7,7 @@ in which a pipeline does these things, and waits for nothing.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ class Geometry:
 
     Attributes:
         rows: extent along M (of A) or N (of B).
+        tile_rows: the same of the whole tile, of which the operand's may be a part.
         tile_k: extent along K, in what is stored: elements, or pairs of FP4.
         k_contiguous: neighbours along K are neighbours in memory and in LDS.
         load: one of LOAD_BYTES.
@@ -33,6 +35,7 @@ class Geometry:
     """
 
     rows: int
+    tile_rows: int
     tile_k: int
     k_contiguous: bool
     load: str
@@ -92,6 +95,9 @@ class Operand:
         strides: (row stride, k stride).
 
     Along K all of these count what is stored, as `Geometry.tile_k` does.
+
+    Addresses are of 64 bits up to the tile and the K step; what one step spans must be less than
+    2 GiB (`space.why_not`).
     """
 
     def __init__(
@@ -106,26 +112,45 @@ class Operand:
     ) -> None:
         self.g = geometry
         self.lds = lds
+        self.first = 0
         self.rows_left = extents[0] - origin[0]
         self.k = extents[1]
         self.row_stride, self.k_stride = strides
         rows, k0 = (fx.Int64(o) for o in origin)
         skipped = rows * fx.Int64(self.row_stride) + k0 * fx.Int64(self.k_stride)
         self.address = address + skipped * geometry.size
-        last = (self.rows_left - 1) * self.row_stride + (self.k - 1) * self.k_stride
-        # Whole dwords: the range check of a buffer load works on dwords.
-        bytes_left = ((last + 1) * geometry.size + 3) & -4
-        # A half of a tile, or the last split of K, may begin past the end of the operand.
-        inside = (self.rows_left > 0) & (self.k > 0)
-        self.bytes = inside.select(bytes_left, fx.Int32(0))
+        self.step_bytes = fx.Int64(self.k_stride) * (geometry.tile_k * geometry.size)
+        # Bytes that a K step spans, where it is whole and where it is the partial last one.
+        self.whole = self._span(fx.Int32(geometry.tile_k))
+        self.partial = self._span(ops.modulo(self.k, geometry.tile_k))
         self.thread = fx.thread_idx.x
         self.lane = self.thread % 64
+        self.wave_bytes = ops.uniform(self.thread // 64) * (64 * LOAD_BYTES[geometry.load])
         self.offsets = self._dma_offsets() if geometry.load != "gather" else []
 
     @property
     def dma_steps(self) -> int:
         """Loads of one stage that vmcnt counts until the pipeline waits for them."""
         return 0 if self.g.load == "gather" else self.g.steps
+
+    def _span(self, k: Any) -> Any:
+        rows = (self.rows_left < self.g.tile_rows).select(
+            self.rows_left, fx.Int32(self.g.tile_rows)
+        )
+        last = (rows - 1) * self.row_stride + (k - 1) * self.k_stride
+        # Whole dwords: the range check of a buffer load works on dwords.
+        return (rows > 0).select(((last + 1) * self.g.size + 3) & -4, fx.Int32(0))
+
+    def from_row(self, first: int, lds: Any) -> Operand:
+        """The same operand's rows from ``first`` of the tile on, with a ring of their own.
+
+        Both have the same descriptors, which costs less than two of them would.
+        """
+        later = copy.copy(self)
+        later.first, later.lds = first, lds
+        skipped = first * (self.row_stride if self.g.k_contiguous else 1) * self.g.size
+        later.offsets = [offset + skipped for offset in self.offsets]
+        return later
 
     # -- memory to LDS ---------------------------------------------------------------------------
 
@@ -156,35 +181,28 @@ class Operand:
     def load(self, k_step: Any, stage: Any) -> None:
         """Start loading K step ``k_step`` into ``stage``; past the end, zeros are loaded."""
         base = self.lds + stage * self.g.bytes
+        k_left = self.k - k_step * self.g.tile_k
+        span = (k_left >= self.g.tile_k).select(self.whole, self.partial)
+        span = (k_left > 0).select(span, fx.Int32(0))
+        rsrc = ops.buffer(self.address + fx.Int64(k_step) * self.step_bytes, span)
         if self.g.load == "gather":
-            self._gather(k_step, base)
+            self._gather(rsrc, k_left, base)
             return
         size = LOAD_BYTES[self.g.load]
-        advance = k_step * self.g.tile_k * self.g.size
-        if not self.g.k_contiguous:
-            advance = advance * self.k_stride
-        left = self.bytes - advance
-        # Nothing is left past the end of K, where the product may have wrapped, or of the rows.
-        past = (k_step * self.g.tile_k >= self.k) | (left < 0)
-        left = past.select(fx.Int32(0), left)
-        rsrc = ops.buffer(self.address + fx.Int64(advance), left)
-        wave = fx.rocdl.readfirstlane(fx.Int32.ir_type, self.thread // 64 * (64 * size))
         for step, offset in enumerate(self.offsets):
-            ops.load_to_lds(
-                rsrc, base + fx.Int32(wave) + step * self.g.threads * size, offset, size
-            )
+            to = base + self.wave_bytes + step * self.g.threads * size
+            ops.load_to_lds(rsrc, to, offset, size)
 
-    def _gather(self, k_step: Any, base: Any) -> None:
+    def _gather(self, rsrc: Any, k_left: Any, base: Any) -> None:
         g = self.g
-        rsrc = ops.buffer(self.address, self.bytes)
         for step in range(g.steps):
             unit = self.thread + step * g.threads
             line, element = self._place(unit, CHUNK_BYTES)
             values = []
             for i in range(CHUNK_BYTES // g.size):
                 row, k = (line, element + i) if g.k_contiguous else (element + i, line)
-                k = k + k_step * g.tile_k
-                inside = (row < self.rows_left) & (k < self.k)
+                row = row + self.first
+                inside = (row < self.rows_left) & (k < k_left)
                 offset = (row * self.row_stride + k * self.k_stride) * g.size
                 offset = inside.select(offset, fx.Int32(ops.OUT_OF_RANGE))
                 values.append(ops.buffer_load(rsrc, offset, g.dtype))

@@ -16,6 +16,7 @@ from . import ops
 from .epilogue import Block, store_tile
 from .workgroup import Workgroup
 
+QUAD = 4
 QUAD_BYTES = 16
 
 
@@ -58,21 +59,33 @@ class _Slices:
         self.start = wg.addresses["workspace"] + tile
         self.offset = fx.thread_idx.x * QUAD_BYTES
 
-    def _split(self, split: Any) -> Any:
-        start = self.start + fx.Int64(split) * self.split_bytes
-        return ops.buffer(start, fx.Int32(self.split_bytes))
+    def _start(self, split: Any) -> Any:
+        return self.start + fx.Int64(split) * self.split_bytes
 
     def write(self, blocks: list[Block]) -> None:
-        rsrc = self._split(self.wg.split)
+        rsrc = ops.buffer(self._start(self.wg.split), fx.Int32(self.split_bytes))
         for i, block in enumerate(blocks):
             ops.buffer_store(block.value, rsrc, self.offset + i * self.block_bytes)
 
     def total(self, blocks: list[Block]) -> list[Block]:
-        """The sum over splits, first to last."""
-        sums = [ops.zeros() for _ in blocks]
+        """The sum over splits, first to last, this workgroup's share from its registers."""
+        shares = []
         for split in range(self.wg.spec.config.split_k):
-            rsrc = self._split(fx.Int32(split))
-            for i in range(len(blocks)):
-                quad = ops.buffer_load_quad(rsrc, self.offset + i * self.block_bytes)
-                sums[i] = sums[i] + quad
-        return [Block(s, b.row, b.column) for s, b in zip(sums, blocks, strict=True)]
+            mine = self.wg.split == split
+            # Of what the registers hold, nothing is loaded.
+            size = mine.select(fx.Int32(0), fx.Int32(self.split_bytes))
+            shares.append((mine, ops.buffer(self._start(fx.Int32(split)), size)))
+        return [
+            Block(self._sum(i, block.value, shares), block.row, block.column)
+            for i, block in enumerate(blocks)
+        ]
+
+    def _sum(self, index: int, own: Any, shares: list[tuple[Any, Any]]) -> Any:
+        total = None
+        for mine, rsrc in shares:
+            quad = ops.buffer_load_quad(rsrc, self.offset + index * self.block_bytes)
+            quad = fx.Vector.from_elements(
+                [mine.select(own[i], quad[i]) for i in range(QUAD)], fx.Float32
+            )
+            total = quad if total is None else total + quad
+        return total

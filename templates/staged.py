@@ -35,8 +35,8 @@ from .workgroup import Workgroup
 def body(wg: Workgroup) -> None:
     """Emit the kernel. Called while FlyDSL traces `templates.gemm`."""
     config = wg.spec.config
-    a = wg.operand_a(config.tile_m, 0, wg.lds)
-    b = wg.operand_b(config.tile_n, 0, wg.lds + config.stages * a.g.bytes)
+    a = wg.operand_a(config.tile_m, wg.lds)
+    b = wg.operand_b(config.tile_n, wg.lds + config.stages * a.g.bytes)
     scales = wg.block_scales()
     acc = multiply_ring(wg, a, b, scales)
     rows, columns = wg.wave[0] * (a.g.fragments * 16), wg.wave[1] * (b.g.fragments * 16)

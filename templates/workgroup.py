@@ -159,21 +159,21 @@ class Workgroup:
     def split(self) -> Any:
         return self.place.split
 
-    def operand_a(self, rows: int, first: int, lds: Any) -> Operand:
-        """``rows`` rows of the tile of A from row ``first`` on, with a ring at LDS ``lds``."""
+    def operand_a(self, rows: int, lds: Any) -> Operand:
+        """The first ``rows`` rows of the tile of A, with a ring at LDS ``lds``."""
         s, spec = self.sizes, self.spec
         along_k = spec.layout.a_k_contiguous
-        geometry = self._geometry(rows, along_k, spec.a_load, spec.config.waves_m, spec.dtype)
+        geometry = self._geometry((rows, spec.config.tile_m), "a", spec.config.waves_m)
         strides = (s.lda, s.a_inner) if along_k else (s.a_inner, s.lda)
-        return self._operand("a", geometry, lds, (self.m0 + first, self.place.m_end), strides)
+        return self._operand("a", geometry, lds, (self.m0, self.place.m_end), strides)
 
-    def operand_b(self, rows: int, first: int, lds: Any) -> Operand:
-        """``rows`` columns of the tile of B from column ``first`` on, with a ring at ``lds``."""
+    def operand_b(self, rows: int, lds: Any) -> Operand:
+        """The first ``rows`` columns of the tile of B, with a ring at LDS ``lds``."""
         s, spec = self.sizes, self.spec
         along_k = spec.layout.b_k_contiguous
-        geometry = self._geometry(rows, along_k, spec.b_load, spec.config.waves_n, spec.b_type)
+        geometry = self._geometry((rows, spec.config.tile_n), "b", spec.config.waves_n)
         strides = (s.ldb, s.b_inner) if along_k else (s.b_inner, s.ldb)
-        return self._operand("b", geometry, lds, (self.n0 + first, self.place.n_end), strides)
+        return self._operand("b", geometry, lds, (self.n0, self.place.n_end), strides)
 
     def _operand(
         self, name: str, geometry: Geometry, lds: Any, rows: tuple[Any, Any], strides: Any
@@ -191,13 +191,18 @@ class Workgroup:
             strides=strides,
         )
 
-    def _geometry(self, rows: int, along_k: bool, load: str, waves: int, dtype: Any) -> Geometry:
+    def _geometry(self, rows: tuple[int, int], operand: str, waves: int) -> Geometry:
+        """Of ``rows`` of the tile's, of A or of B."""
+        spec = self.spec
+        dtype = spec.dtype if operand == "a" else spec.b_type
+        along_k = getattr(spec.layout, f"{operand}_k_contiguous")
         return Geometry(
-            rows=rows,
-            tile_k=self.spec.config.tile_k // dtype.packed,
+            rows=rows[0],
+            tile_rows=rows[1],
+            tile_k=spec.config.tile_k // dtype.packed,
             k_contiguous=along_k or dtype.scaled,
-            load=load,
-            threads=self.spec.config.threads,
+            load=getattr(spec, f"{operand}_load"),
+            threads=spec.config.threads,
             waves=waves,
             dtype=fx.Int8 if dtype.scaled else TYPES[dtype.value],
             packed=dtype.packed,

@@ -182,15 +182,26 @@ def capture(call: Callable[[], Any]) -> HostLaunch:
     return request.launch
 
 
-def sampled_workgroups(groups: int, splits: int = 1) -> tuple[int, ...]:
+def sampled_workgroups(groups: int, splits: int = 1, xcds: int = 1) -> tuple[int, ...]:
     """Workgroup ids over a grid of `groups` that time it, the first and the last tile among them.
 
     All `splits` of a tile are taken or none, so that the one that comes last does its reduction.
+    A kernel that gives each of `xcds` XCDs a contiguous run of shares has them at other ids.
     """
     tiles = groups // splits
     wanted = max(2, SAMPLED_WORKGROUPS // splits)
     chosen = {i * (tiles - 1) // (wanted - 1) for i in range(wanted)}
-    return tuple(sorted(t + s * tiles for t in chosen for s in range(splits)))
+    shares = (t + s * tiles for t in chosen for s in range(splits))
+    return tuple(sorted(_workgroup_of(share, groups, xcds) for share in shares))
+
+
+def _workgroup_of(share: int, groups: int, xcds: int) -> int:
+    """The workgroup that takes a share: `templates.tiles.remap_xcd` the other way round."""
+    each, extra = divmod(groups, xcds)
+    xcd = min(share // (each + 1), extra)
+    if xcd == extra and each:
+        xcd += (share - extra * (each + 1)) // each
+    return (share - xcd * each - min(xcd, extra)) * xcds + xcd
 
 
 def timing_options(sample: tuple[int, ...]) -> emulator.Options:
@@ -245,7 +256,8 @@ class EmulatorDevice:
         _bridge()
         integers = launch_arguments(problem, config, self.arch.compute_units)
         bound = load(artifact, shim_library()).bind(integers)
-        sample = sampled_workgroups(integers["grid"], config.split_k)
+        xcds = self.arch.xcds if config.xcd_remap else 1
+        sample = sampled_workgroups(integers["grid"], config.split_k, xcds)
         names = extra_pointers(problem)
         pieces, need = scratch or Workspace(), config.workspace(problem)
 

@@ -26,9 +26,6 @@ def test_a_plain_pair_is_legal() -> None:
         ({"dtype": DType.FP32, "out_dtype": DType.FP32}, "dtype float32"),
         ({"out_dtype": DType.FP16}, "output float16 from bfloat16"),
         ({"k": 2**31, "lda": 2**31}, "k=2147483648 does not fit"),
-        ({"m": 2**20, "lda": 4096}, "operand A spans"),
-        ({"n": 2**20, "ldb": 4096, "ldc": 2**20}, "operand B spans"),
-        ({"m": 2**16, "ldc": 2**16}, "operand C spans"),
     ],
 )
 def test_problems_without_a_kernel(change: dict[str, object], words: str) -> None:
@@ -59,11 +56,33 @@ def test_configs_that_are_not_legal(change: dict[str, int], words: str) -> None:
 
 
 def test_descriptor_limit_is_exact() -> None:
-    # The last byte of A is at (m-1)·lda·2 + k·2.
-    fits = replace(PROBLEM, m=2, lda=(2**31 - 2) // 2 - 512, a_align=2)
-    assert space.problem_limit(fits, GFX950) is None
-    limit = space.problem_limit(replace(fits, lda=fits.lda + 1), GFX950)
-    assert limit is not None and "operand A" in limit
+    # The last byte of a K step of A is at (m-1)·lda·2 + tile_k·2.
+    fits = replace(PROBLEM, m=2, lda=(2**31 - 2) // 2 - CONFIG.tile_k, a_align=2)
+    assert space.why_not(fits, CONFIG, GFX950) is None
+    limit = space.why_not(replace(fits, lda=fits.lda + 1), CONFIG, GFX950)
+    assert limit is not None and "K step of a tile of A" in limit
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"lda": 2**24}, "K step of a tile of A"),
+        ({"ldb": 2**24}, "K step of a tile of B"),
+        ({"ldc": 2**24}, "a tile of C"),
+    ],
+)
+def test_rows_too_far_apart_for_a_tile(change: dict[str, int], words: str) -> None:
+    problem = replace(PROBLEM, m=1024, n=1024, **{"ldc": 1024, **change})
+    large = replace(CONFIG, tile_m=128, tile_n=128)
+    limit = space.why_not(problem, large, GFX950)
+    assert limit is not None and words in limit
+    assert space.candidates(problem, GFX950), "smaller tiles span less"
+
+
+def test_operands_over_four_gibibytes_are_served() -> None:
+    problem = GemmProblem.dense(2**20, 2**13, 4096)
+    assert space.problem_limit(problem, GFX950) is None
+    assert space.candidates(problem, GFX950)
 
 
 def test_candidates_are_exactly_the_configs_without_a_reason() -> None:
