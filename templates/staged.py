@@ -4,9 +4,10 @@ One wait and one barrier a K step. The wait leaves the DMAs of the younger stage
 barrier makes every wave's share of the stages that are older visible, and says that every wave is
 done with the stage that the next DMAs overwrite.
 
-With two stages, a step begins with its first LDS reads. With more, the ring keeps one stage
-landed beyond the one that is multiplied, so that the last MFMAs of a step run beside the first
-reads of the next, and a wave has fragments in registers wherever it meets a barrier:
+With two or three stages, a step begins with its first LDS reads. With more, the ring keeps one
+stage landed beyond the one that is multiplied, so that the last MFMAs of a step run beside the
+first reads of the next, and a wave has fragments in registers wherever it meets a barrier (with
+three, that stage is worth more in flight):
 
 - Step s waits for stage s + 1 and reads the rest of stage s, then the first fragments of s + 1.
 - Stage s is read last in step s, whose MFMAs wait for what is read of it. The barrier of step
@@ -60,7 +61,7 @@ class Ring:
         self.b = Reader(b, spec.b_type, wg.wave[1], of_b)
         self.early = scales.early if scales is not None else 0
         # Stages that have landed beyond the one that is multiplied.
-        self.ahead = 1 if self.stages > 2 else 0
+        self.ahead = 1 if self.stages > 3 else 0
 
     def fill(self, k_step: Any) -> None:
         """Start loading a K step."""
@@ -98,7 +99,7 @@ class Ring:
 
         Args:
             acc: accumulators, fragment of M major. Each holds 4 neighbours along N.
-            first: slices for the step's first instruction; none with two stages.
+            first: slices for the step's first instruction; none where the step reads them itself.
             k_step: its index.
             remaining: K elements of the step, where it is partial and the last.
 
