@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .. import microscaling
 from ..arch import GFX950
 from ..config import GemmConfig
 from ..errors import DeviceUnavailable, LaunchFailed
@@ -81,6 +82,8 @@ class ReferenceDevice:
 
         if problem.grouping is not None:
             return _grouped(problem)
+        if problem.dtype.scaled:
+            return _scaled(torch, problem)
         if problem.fusion is not None:
             return _fused(torch, problem)
         if problem.out_dtype is not problem.dtype:
@@ -175,6 +178,30 @@ def _fused(torch: Any, problem: GemmProblem) -> Kernel:
         ]
         product = torch.matmul(a.float(), b.float()).reshape(shape)
         rows.copy_(fusion.evaluate(ops, product, wide))
+
+    return kernel
+
+
+def _scaled(torch: Any, problem: GemmProblem) -> Kernel:
+    """A product of narrow types, decoded to fp32, and the epilogue's program on it."""
+    p, ops = problem, TorchOps()
+
+    def kernel(c: Any, a: Any, b: Any, *others: Any) -> None:
+        wide_a = microscaling.decode(a, p.dtype, -1)
+        wide_b = microscaling.decode(b, p.b_type, -2)
+        if p.a_scales is not None and p.b_scales is not None:
+            a_scale, b_scale, *others = others  # type: ignore[assignment]
+            m, n = a.shape[-2], b.shape[-1]
+            wide_a = wide_a * microscaling.decode_scales(a_scale, p.a_scales, m, p.k)
+            wide_b = wide_b * microscaling.decode_scales(b_scale, p.b_scales, n, p.k).mT
+        result = torch.mm(wide_a, wide_b).float()
+        if p.fusion is not None:
+            read = [
+                t.as_strided(result.shape, step[1:], t.storage_offset()).float()
+                for t, step in zip(others, p.tensors, strict=True)
+            ]
+            result = p.fusion.evaluate(ops, result, read)
+        c.as_strided(result.shape, (p.ldc, 1), c.storage_offset()).copy_(result)
 
     return kernel
 

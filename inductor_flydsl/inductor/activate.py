@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import _autoload, settings
 from ..errors import InductorFlyDSLError
-from . import compat, lowerings
+from . import compat, lowerings, scaled
 
 log = logging.getLogger("inductor_flydsl")
 _lock = threading.RLock()
@@ -96,6 +96,7 @@ def register() -> None:
         compat.add_flag()
         compat.install_factory(_factory, Factory)
         lowerings.install()
+        scaled.install()
         _registered = True
 
 
@@ -112,6 +113,7 @@ def unregister() -> None:
         _registered = False
         compat.remove_factory(_is_ours, lambda factory: factory.previous)
         lowerings.uninstall()
+        scaled.uninstall()
         _uninstall_heavy()
 
 

@@ -70,19 +70,21 @@ class _LoweringWatcher(_autoload.Watcher):
 def _put(module: ModuleType) -> None:
     table = getattr(module, "user_lowerings", None)
     if table is None:
-        log.info("this PyTorch has no user lowerings: grouped_mm stays with Inductor")
+        log.info("this PyTorch has no user lowerings: grouped and MX products stay with Inductor")
         return
     try:
         for op, lower in _ours().items():
             if not isinstance(table.get(op), Lowering):
                 table[op] = Lowering(lower, table.get(op))
     except Exception as error:  # The import under way must succeed.
-        log.warning("grouped_mm stays with Inductor: %s: %s", type(error).__name__, error)
+        log.warning("ops without choices stay with Inductor: %s: %s", type(error).__name__, error)
 
 
 def _ours() -> dict[Any, Lower]:
     import torch
 
-    from . import grouped
+    from . import grouped, scaled
 
-    return {torch.ops.aten._grouped_mm.default: grouped.lower}
+    ours: dict[str, Lower] = {"_grouped_mm": grouped.lower, **scaled.LOWERINGS}
+    packets = {name: getattr(torch.ops.aten, name, None) for name in ours}
+    return {op.default: ours[name] for name, op in packets.items() if op is not None}

@@ -28,9 +28,11 @@ class Asked:
 
     Attributes:
         problem: what is asked; where sizes are dynamic, at their hints.
-        check: letters of the operands (``a``, ``b``) whose alignment nothing guarantees at run
-            time: inputs on a CPU, where Inductor neither guards nor copies.
-        order: which of the op's inputs a kernel takes: A, B, and the tensors of the fusion.
+        check: letters of the operands (``a``, ``b``, and ``x``, ``y`` of their block scales) whose
+            alignment nothing guarantees at run time: inputs on a CPU, where Inductor neither
+            guards nor copies.
+        order: which of the op's inputs a kernel takes: A, B, block scales, and the tensors of the
+            fusion.
         sizes: the integers of the problem that are dynamic, by their names in `GemmProblem.at`,
             as expressions of the graph's symbols.
     """
@@ -64,8 +66,8 @@ def product(a: Any, b: Any, layout: Any, op: str = "mm") -> Asked:
         Declined: sizes, strides, dtypes or the output's layout are not ones of ours.
     """
     batch, m, n, k = _extents(a, b)
-    dtype, out_dtype = _dtype(a.get_dtype()), _dtype(layout.dtype)
-    if b.get_dtype() != a.get_dtype():
+    dtype, b_dtype, out_dtype = (_dtype(x) for x in (a.get_dtype(), b.get_dtype(), layout.dtype))
+    if b_dtype is not dtype and (not dtype.scaled or dtype.packed != b_dtype.packed):
         raise Declined(f"A is {a.get_dtype()} and B is {b.get_dtype()}")
     if not a.get_device() == b.get_device() == layout.device:
         raise Declined(f"operands are on {a.get_device()}, {b.get_device()}, {layout.device}")
@@ -75,7 +77,14 @@ def product(a: Any, b: Any, layout: Any, op: str = "mm") -> Asked:
     # B is described along K first, as its letter is: T has neighbours along K.
     right = _operand(b, (batch, n, k), "T", "B")
     output = _output(layout, batch, m, n)
-    numbers = {"m": m, "n": n, "k": k, "batch": batch, "lda": left.ld, "ldb": right.ld}
+    numbers = {
+        "m": m,
+        "n": n,
+        "k": k * dtype.packed,
+        "batch": batch,
+        "lda": left.ld,
+        "ldb": right.ld,
+    }
     numbers |= {"a_inner": left.inner, "b_inner": right.inner, "ldc": output.ld}
     numbers |= {"a_batch": left.batch, "b_batch": right.batch, "c_batch": output.batch}
     hints: dict[str, Any] = {name: hint(number) for name, number in numbers.items()}
@@ -89,6 +98,7 @@ def product(a: Any, b: Any, layout: Any, op: str = "mm") -> Asked:
             b_align=right.align,
             c_align=output.align,
             op=op,
+            b_dtype=None if b_dtype is dtype else b_dtype,
         )
     except ProblemError as error:
         raise Declined(str(error)) from error
@@ -143,20 +153,31 @@ def with_bias(asked: Asked, bias: Any, *, alpha: float, beta: float) -> Asked:
         alone = replace(problem, fusion=Fusion(nodes=tuple(nodes)))
         return replace(asked, problem=alone, order=(1, 2))
     product = len(nodes) - 1
-    steps, quads = _bias(bias, asked)
+    tensor, strides, sizes = bias_tensor(bias, asked, 0)
     nodes.append(Node(op="tensor", value=0))
     if beta != 1:
         nodes += [Node(op="const", value=beta)]
         nodes += [Node(op="mul", args=(len(nodes) - 2, len(nodes) - 1))]
     nodes.append(Node(op="add", args=(product, len(nodes) - 1)))
+    fusion = Fusion(nodes=tuple(nodes), tensors=(tensor,))
+    problem = replace(problem, fusion=fusion, tensors=(strides,))
+    return replace(asked, problem=problem, order=(1, 2, 0), sizes=asked.sizes | sizes)
+
+
+def bias_tensor(
+    bias: Any, asked: Asked, index: int
+) -> tuple[Tensor, tuple[int, int, int], dict[str, Any]]:
+    """A bias as tensor ``index`` of an epilogue: it, its strides, and which are dynamic.
+
+    Raises:
+        Declined: it does not broadcast to C, or is not one of ours.
+    """
+    steps, quads = _bias(bias, asked)
     _, along_m, along_n = (step != 0 for step in steps)
     tensor = Tensor(dtype=_dtype(bias.get_dtype()), along_m=along_m, along_n=along_n, quads=quads)
-    fusion = Fusion(nodes=tuple(nodes), tensors=(tensor,))
     batch, row, column = (hint(step) for step in steps)
-    problem = replace(problem, fusion=fusion, tensors=((batch, row, column),))
-    names = ("t0_batch", "t0_row", "t0_column")
-    sizes = asked.sizes | _dynamic(dict(zip(names, steps, strict=True)))
-    return replace(asked, problem=problem, order=(1, 2, 0), sizes=sizes)
+    names = [f"t{index}_{axis}" for axis in ("batch", "row", "column")]
+    return tensor, (batch, row, column), _dynamic(dict(zip(names, steps, strict=True)))
 
 
 def quads_aligned(base: int, size: int, offset: Any, *steps: Any) -> bool:
@@ -185,7 +206,7 @@ def _bias(bias: Any, asked: Asked) -> tuple[tuple[Any, Any, Any], bool]:
     if min(hint(step) for step in (batch, row, column)) < 0:
         raise Declined("the bias has a negative stride")
     size = bias.get_dtype().itemsize
-    base, unsure = _base_alignment(bias, size)
+    base, unsure = base_alignment(bias, size)
     aligned = quads_aligned(base, size, bias.get_layout().offset, batch, row) and not unsure
     quads = column == 1 and problem.n % 4 == 0 and aligned
     return (batch, row, column), bool(quads)
@@ -225,7 +246,7 @@ def _operand(node: Any, sizes: tuple[Any, Any, int], k_letter: str, name: str) -
     if min(hint(ld), inner, hint(batch_stride)) < 0:
         raise Declined(f"operand {name} has a negative stride")
     size = node.get_dtype().itemsize
-    base, check = _base_alignment(node, size)
+    base, check = base_alignment(node, size)
     steps = [ld * size] if lines != 1 else []
     aligned = align(base, node.get_layout().offset * size, batch_stride * size, *steps)
     aligned = max(aligned, min(size, 16))
@@ -233,7 +254,7 @@ def _operand(node: Any, sizes: tuple[Any, Any, int], k_letter: str, name: str) -
     return _Operand(letter, ld, inner, batch_stride, aligned, check and aligned > size)
 
 
-def _base_alignment(node: Any, size: int) -> tuple[int, bool]:
+def base_alignment(node: Any, size: int) -> tuple[int, bool]:
     """Bytes that divide the address of the node's buffer, and whether that must be checked.
 
     Inductor records in `unaligned_buffers` the inputs whose example was misaligned, and checks

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import grouped, operands
+from . import grouped, operands, scaled
 from .operands import Asked
 
 
@@ -56,8 +56,18 @@ def _product_and_bias(inputs: Inputs) -> Asked:
     return operands.with_bias(asked, bias, alpha=alpha, beta=beta)
 
 
+def _scaled(inputs: Inputs) -> Asked:
+    return scaled.ask(inputs.nodes, inputs.layout)
+
+
+def _block_scaled(inputs: Inputs) -> Asked:
+    return scaled.ask(inputs.nodes, inputs.layout, inputs.scalar("recipe"))
+
+
 OPS: dict[str, Op] = {
     "mm": Op(ask=_product),
+    "scaled_mm": Op(ask=_scaled),
+    scaled.MX_OP: Op(ask=_block_scaled),
     "addmm": Op(ask=_product_and_bias, repeated=True),
     grouped.OP: Op(ask=grouped.ask),
     "bmm": Op(ask=_product),

@@ -33,7 +33,8 @@ class Launch:
         device: name of the device (``hip:0``, ``emulator:gfx950``, ``reference``).
         torch_device: of the tensors, for example ``cuda:0``.
         arch: LLVM name of the architecture that it was chosen for.
-        check: letters of operands whose alignment is checked at every launch.
+        check: letters of operands whose alignment is checked at every launch: ``a``, ``b``, and
+            ``x``, ``y`` of their block scales.
         dynamic: integers of the problem that a launch is given, by their names in
             `GemmProblem.at`; the problem has their hints.
     """
@@ -198,15 +199,19 @@ def load(launch: Launch, tuned: GemmProblem | None = None, scratch: Workspace | 
 
 def _checked(loaded: Any, launch: Launch) -> Any:
     """`loaded`, with operands copied whose addresses are less aligned than the kernel assumes."""
-    a_mask = launch.problem.a_align - 1 if "a" in launch.check else 0
-    b_mask = launch.problem.b_align - 1 if "b" in launch.check else 0
+    p = launch.problem
+    needed = {"a": p.a_align, "b": p.b_align}
+    if p.a_scales is not None and p.b_scales is not None:
+        # Scales are loaded by dwords at most.
+        needed |= {"x": min(p.a_scales.align, 4), "y": min(p.b_scales.align, 4)}
+    masks = [align - 1 if letter in launch.check else 0 for letter, align in needed.items()]
 
-    def call(c: Any, a: Any, b: Any, *tensors: Any) -> None:
-        if a.data_ptr() & a_mask:
-            a = _aligned(a)
-        if b.data_ptr() & b_mask:
-            b = _aligned(b)
-        loaded(c, a, b, *tensors)
+    def call(c: Any, *tensors: Any) -> None:
+        checked = [
+            _aligned(t) if t.data_ptr() & mask else t
+            for t, mask in zip(tensors, masks, strict=False)
+        ]
+        loaded(c, *checked, *tensors[len(checked) :])
 
     return call
 
