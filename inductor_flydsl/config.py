@@ -109,7 +109,8 @@ class GemmConfig:
             return 0, 0
         tiles_m, tiles_n = self.tiles(problem)
         tiles = tiles_m * tiles_n * problem.batch
-        return tiles * self.split_k * self.tile_m * self.tile_n * 4, tiles
+        bytes_ = tiles * self.split_k * self.tile_m * self.tile_n * 4
+        return bytes_, tiles * self.waves
 
     def tiles(self, problem: GemmProblem) -> tuple[int, int]:
         """Tiles along M and N, the last of each possibly partial; groups are not told apart."""
@@ -276,8 +277,9 @@ class KernelSpec:
 
     @property
     def c_through_lds(self) -> bool:
-        """See `through_lds`."""
-        return through_lds(self.store_bytes, self.out_dtype.bytes)
+        """See `through_lds`. Waves of split-K kernels store on their own."""
+        narrow = through_lds(self.store_bytes, self.out_dtype.bytes)
+        return narrow and self.config.split_k == 1
 
     @property
     def name(self) -> str:

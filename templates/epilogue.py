@@ -172,11 +172,23 @@ class _Rows:
         if not wide or config.fragments_n % 2:
             for block in blocks:
                 value = block.value if self.size == 4 else block.value.to(self.wg.out_dtype)
-                self.put(value.bitcast(fx.Int32), block.row + row, block.column + group * QUAD)
+                self._four(value, block.row + row, block.column + group * QUAD)
             return
         column = group % 2 * 16 + group // 2 * 8
         for left, right in zip(blocks[::2], blocks[1::2], strict=True):
             self.put(self._eight(left, right), left.row + row, left.column + column)
+
+    def _four(self, value: fx.Vector, row: Any, column: Any) -> None:
+        """Store four neighbours a lane, in as many stores as the alignment of C asks for."""
+        width = min(self.wg.spec.store_bytes, QUAD * self.size)
+        kind = fx.Int16 if width == 2 else fx.Int32
+        words = value.bitcast(kind)
+        if width > 4:
+            self.put(words, row, column)
+            return
+        each = width // self.size
+        for i in range(QUAD // each):
+            self.put(words[i], row, column + i * each)
 
     def _eight(self, left: Block, right: Block) -> fx.Vector:
         """Eight neighbours a lane of two blocks side by side.

@@ -1,8 +1,8 @@
 """Split-K: several workgroups share a tile of C, each with a slice of K.
 
-Each writes its fp32 accumulators to the workspace and counts itself in. The one that comes last
-adds up all slices in the order of the splits, so the result does not depend on who that is, and
-leaves the counter at zero for the next launch. Nobody waits for anybody.
+Each wave writes its fp32 accumulators to the workspace and counts itself in. The one that comes
+last adds up all slices in the order of the splits, so the result does not depend on who that is,
+and leaves the counter at zero for the next launch. Nobody waits for anybody.
 """
 
 from __future__ import annotations
@@ -22,27 +22,32 @@ QUAD_BYTES = 16
 
 @flyc.jit
 def reduce_and_store(wg: Workgroup, blocks: list[Block]) -> None:
-    """Leave this split's share; as the last of the tile's splits, sum them and store C."""
+    """Leave this wave's share; as the last of the splits' waves at its place, sum and store C.
+
+    Waves go by themselves: a wave sums what the waves with its index in the other splits left, so
+    none waits for its workgroup, and the LDS has no part in it.
+    """
+    config = wg.spec.config
     slices = _Slices(wg, len(blocks))
     slices.write(blocks)
-    # This wave's share is in memory, then every wave's is, before one thread says so.
-    ops.wait(vmcnt=0, lgkmcnt=0)
+    # DMAs of K steps past the end must not outlive the workgroup's LDS; and this wave's share is
+    # in memory before it says so.
+    ops.wait(vmcnt=0)
     ops.fence("release")
-    ops.barrier()
-    counter = wg.addresses["counters"] + fx.Int64(wg.tile) * 4
-    thread = fx.thread_idx.x
-    if thread == 0:
-        ops.lds_store(ops.atomic_add(counter, 1), wg.lds, 4)
-    ops.wait(lgkmcnt=0)
-    ops.barrier()
-    arrived = ops.uniform(ops.lds_load(wg.lds, 1, fx.Int32)[0])
+    lane, wave = fx.thread_idx.x % 64, ops.uniform(fx.thread_idx.x // 64)
+    place = fx.Int64(wg.tile) * config.waves + fx.Int64(wave)
+    counter = wg.addresses["counters"] + place * 4
+    arrived = fx.Int32(0)
+    if lane == 0:
+        arrived = ops.atomic_add(counter, 1)
+    last = ops.uniform(arrived) == config.split_k - 1
 
     def finish() -> None:
         ops.fence("acquire")
         store_tile(wg, slices.total(blocks))
 
-    if arrived == wg.spec.config.split_k - 1:
-        if thread == 0:
+    if last:
+        if lane == 0:
             ops.store_word(counter, 0)
         finish()
 
