@@ -34,7 +34,7 @@ def reduce_and_store(wg: Workgroup, blocks: list[Block]) -> None:
     # in memory before it says so.
     ops.wait(vmcnt=0)
     ops.fence("release")
-    lane, wave = fx.thread_idx.x % 64, ops.uniform(fx.thread_idx.x // 64)
+    lane, wave = fx.thread_idx.x % 64, ops.uniform(_wave(wg))
     place = fx.Int64(wg.tile) * config.waves + fx.Int64(wave)
     counter = wg.addresses["counters"] + place * 4
     arrived = fx.Int32(0)
@@ -52,8 +52,13 @@ def reduce_and_store(wg: Workgroup, blocks: list[Block]) -> None:
         finish()
 
 
+def _wave(wg: Workgroup) -> Any:
+    """Index of the wave's place in the tile."""
+    return wg.wave[0] * wg.spec.config.waves_n + wg.wave[1]
+
+
 class _Slices:
-    """The workspace: [tile][split][block][thread] of 4 fp32, so that accesses are contiguous."""
+    """The workspace: [tile][split][block][wave][lane] of 4 fp32: accesses are contiguous."""
 
     def __init__(self, wg: Workgroup, blocks: int) -> None:
         config = wg.spec.config
@@ -62,7 +67,7 @@ class _Slices:
         self.split_bytes = blocks * self.block_bytes
         tile = fx.Int64(wg.tile) * (config.split_k * self.split_bytes)
         self.start = wg.addresses["workspace"] + tile
-        self.offset = fx.thread_idx.x * QUAD_BYTES
+        self.offset = (_wave(wg) * 64 + fx.thread_idx.x % 64) * QUAD_BYTES
 
     def _start(self, split: Any) -> Any:
         return self.start + fx.Int64(split) * self.split_bytes

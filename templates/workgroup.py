@@ -129,6 +129,12 @@ class Workgroup:
     def at(cls, launched: Launched, place: Place) -> Workgroup:
         """At a given place."""
         spec, wave = launched.spec, fx.thread_idx.x // 64
+        config = spec.config
+        if config.split_k > 1:
+            # Older waves come first to what is issued. With other waves at a place in each split,
+            # every split has waves that come last there, and their share of the reduction.
+            turn = max(1, config.waves // config.split_k)
+            wave = ops.modulo(wave + place.split * turn, config.waves)
         return cls(
             spec=spec,
             out_dtype=launched.out_dtype,
