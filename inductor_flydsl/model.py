@@ -125,6 +125,7 @@ class Tile(NamedTuple):
         split_k: workgroups that share a tile of C.
         a_issue, b_issue: rate of loads of A and B relative to 16-byte DMA.
         store: bytes of one store of C.
+        at_once: workgroups that a compute unit holds at most; 0 is as many as fit.
         interleaved: a wave overlaps its own loads, LDS reads and MFMAs.
     """
 
@@ -142,6 +143,7 @@ class Tile(NamedTuple):
     b_issue: float = 1.0
     store: int = 16
     interleaved: bool = False
+    at_once: int = 0
 
 
 class Prediction(NamedTuple):
@@ -381,7 +383,8 @@ def _resident(work: Workload, tile: Tile, arch: Arch) -> int:
     accumulators = t.tile_m * t.tile_n // (WAVE_SIZE * t.waves_m * t.waves_n)
     registers = accumulators + 8 * fragments + OTHER_REGISTERS
     per_simd = max(1, min(arch.max_waves_per_simd, arch.registers_per_lane // registers))
-    return max(1, min(int(arch.lds_bytes // lds), arch.simds_per_cu * per_simd // waves))
+    fit = max(1, min(int(arch.lds_bytes // lds), arch.simds_per_cu * per_simd // waves))
+    return min(fit, t.at_once) if t.at_once else fit
 
 
 def _clock_ghz(utilisation: float, bits: int, arch: Arch, c: ModelConstants) -> float:
@@ -468,4 +471,5 @@ def _tile(problem: GemmProblem, config: GemmConfig) -> Tile:
         b_issue=b_issue,
         store=store_width(p),
         interleaved=c.pipeline in INTERLEAVED,
+        at_once=c.persistent,
     )

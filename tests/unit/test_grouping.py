@@ -123,4 +123,4 @@ def test_limits() -> None:
     many = GemmProblem.dense(64, 64, 64, groups="m1025")
     assert "1024" in (problem_limit(many, GFX950) or "")
     found = candidates(grouped, GFX950)
-    assert {c.persistent for c in found} == {0, 1, 2} and {c.split_k for c in found} == {1}
+    assert {c.persistent for c in found} == {1, 2, 4} and {c.split_k for c in found} == {1}
