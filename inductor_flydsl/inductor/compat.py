@@ -289,6 +289,13 @@ def aten_grouped(nodes: list[Any], layout: Any, out_dtype: Any) -> Any:
     return mm_grouped.aten__grouped_mm.bind(nodes, layout, out_dtype=out_dtype)
 
 
+def are_equal(left: Any, right: Any) -> bool:
+    """Two sizes are equal, by the guards that the graph has so far."""
+    from torch._inductor.virtualized import V
+
+    return bool(V.graph.sizevars.simplify(left - right) == 0)
+
+
 def current_node() -> Any:
     """The graph's node that is being lowered."""
     from torch._inductor.virtualized import V

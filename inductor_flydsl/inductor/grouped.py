@@ -15,8 +15,8 @@ from ..errors import ProblemError
 from ..grouping import Axis, Grouping
 from ..problem import GemmProblem, Layout
 from . import compat
-from .extents import Declined, static
-from .operands import Asked, _dtype, _operand, _output, product
+from .extents import Declined, hint, is_static, static
+from .operands import Asked, _dtype, _dynamic, _operand, _output, product
 
 OP = "grouped_mm"
 # What it is called where neither operand is ragged.
@@ -88,12 +88,19 @@ def ask(inputs: Any) -> Asked:
 
 
 def _grouped(a: Any, b: Any, layout: Any, grouping: Grouping) -> Asked:
-    """The problem of operands of which one, or the output, is a matrix for each group."""
-    (m, k), (k2, n) = (
-        static(x.get_size()[-2:], f"sizes of {name}") for x, name in ((a, "A"), (b, "B"))
-    )
-    if min(m, n, k) < 1 or k != k2:
+    """The problem of operands of which one, or the output, is a matrix for each group.
+
+    The ragged extent may be symbolic.
+    """
+    (m, k), (k2, n) = (x.get_size()[-2:] for x in (a, b))
+    extents = {"m": m, "n": n, "k": k}
+    fixed = {name: v for name, v in extents.items() if name != grouping.axis.value}
+    extents |= zip(fixed, static(fixed.values(), f"{' and '.join(fixed).upper()}"), strict=True)
+    m, n, k = extents.values()
+    if min(int(v) for v in extents.values() if is_static(v)) < 1:
         raise Declined(f"an operand is empty ({m}x{n}x{k})")
+    if not compat.are_equal(k, k2):
+        raise Declined(f"A has {k} columns and B {k2} rows")
     if b.get_dtype() != a.get_dtype():
         raise Declined(f"A is {a.get_dtype()} and B is {b.get_dtype()}")
     for node in (a, b):
@@ -102,30 +109,23 @@ def _grouped(a: Any, b: Any, layout: Any, grouping: Grouping) -> Asked:
     left = _operand(a, (matrices[0], m, k), "N", "A")
     right = _operand(b, (matrices[1], n, k), "T", "B")
     output = _output(layout, matrices[2], m, n)
-    steps = static((left.batch, right.batch, output.batch), "steps between groups")
-    leading = static((left.ld, right.ld, output.ld), "row strides")
+    numbers = extents | {"lda": left.ld, "ldb": right.ld, "ldc": output.ld}
+    numbers |= {"a_batch": left.batch, "b_batch": right.batch, "c_batch": output.batch}
+    numbers |= {"a_inner": left.inner, "b_inner": right.inner}
+    hints: dict[str, Any] = {name: hint(number) for name, number in numbers.items()}
     try:
         problem = GemmProblem(
-            m=m,
-            n=n,
-            k=k,
+            **hints,
             dtype=_dtype(a.get_dtype()),
             out_dtype=_dtype(layout.dtype),
             layout=Layout(left.letter + right.letter),
-            lda=leading[0],
-            ldb=leading[1],
-            ldc=leading[2],
-            a_inner=left.inner,
-            b_inner=right.inner,
             a_align=left.align,
             b_align=right.align,
             c_align=output.align,
             op=OP,
-            a_batch=steps[0],
-            b_batch=steps[1],
-            c_batch=steps[2],
             grouping=grouping,
         )
     except ProblemError as error:
         raise Declined(str(error)) from error
-    return Asked(problem, "a" * left.check + "b" * right.check, (0, 1, 2))
+    check = "a" * left.check + "b" * right.check
+    return Asked(problem, check, (0, 1, 2), sizes=_dynamic(numbers))

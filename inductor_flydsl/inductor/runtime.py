@@ -153,6 +153,8 @@ class Sized:
     def _new(self, sizes: dict[str, int]) -> Any:
         if 0 in (sizes.get("m"), sizes.get("batch")):
             return _nothing
+        if sizes.get("k") == 0:
+            return _zeros
         from .. import space
         from ..arch import get_arch
 
@@ -166,6 +168,11 @@ class Sized:
 
 def _nothing(c: Any, a: Any, b: Any, *tensors: Any) -> None:
     """A product without elements."""
+
+
+def _zeros(c: Any, a: Any, b: Any, *tensors: Any) -> None:
+    """The products of groups none of which has a share of K."""
+    c.zero_()
 
 
 @functools.cache

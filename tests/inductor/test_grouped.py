@@ -8,8 +8,10 @@ import torch._inductor.config as inductor_config
 import torch.nn.functional as F
 
 import inductor_flydsl
-from inductor_flydsl.inductor import choices
+from inductor_flydsl.config import GemmConfig
+from inductor_flydsl.inductor import choices, runtime
 from inductor_flydsl.numerics import product
+from inductor_flydsl.problem import GemmProblem
 
 from .conftest import random
 
@@ -129,3 +131,31 @@ def test_disabled_and_unregistered_leave_it_alone(compiled):
     assert torch.ops.aten._grouped_mm.default not in user_lowerings
     _, _, decided = compiled(grouped, a, b, offsets)
     assert decided == ()
+
+
+@pytest.mark.parametrize("form", ["rows", "gradient of weights"])
+def test_one_kernel_for_every_number_of_tokens(compiled, ours_is_fast, form):
+    """The total is only known at a launch."""
+    rows = form == "rows"
+    weights = random(4, 32, 24)
+    fast = torch.compile(grouped, mode="max-autotune")
+    for count in (40, 12, 75):
+        a = random(count, 32) if rows else random(count, 16).t()
+        b = weights if rows else random(count, 24)
+        torch._dynamo.mark_dynamic(a, 0 if rows else 1)
+        if not rows:
+            torch._dynamo.mark_dynamic(b, 0)
+        ends = torch.tensor([count // 4, count // 4, count // 2, count], dtype=torch.int32)
+        with torch.no_grad():
+            assert_close(fast(a, b, ends), product(a.double(), b.double(), ends))
+    (decision,) = choices.decisions()
+    assert decision.chosen == "FLYDSL" and decision.problem.grouping.groups == 4
+
+
+def test_no_token_at_all_makes_gradients_of_zeros():
+    problem = GemmProblem.dense(16, 24, 40, layout="TN", groups="k4")
+    config = GemmConfig(tile_m=16, tile_n=16, tile_k=32, stages=2, waves_m=1, waves_n=1)
+    launch = runtime.Launch(problem, config, "reference", "cpu", "gfx950", dynamic=("k",))
+    c, ends = torch.full((4, 16, 24), torch.nan), torch.zeros(4, dtype=torch.int32)
+    runtime.kernel(launch.to_text()).at(0)(c, random(0, 16).t(), random(0, 24), ends)
+    assert (c == 0).all()
