@@ -111,7 +111,7 @@ def explain(problem: GemmProblem, *, arch: str = "gfx950") -> Explanation:
     limit = space.problem_limit(problem, hardware)
     legal: list[GemmConfig] = []
     forbidden: dict[str, list[tuple[GemmConfig, str]]] = {}
-    for config in space.every_config() if limit is None else ():
+    for config in space.configs(problem) if limit is None else ():
         why = space.why_not(problem, config, hardware)
         if why is None:
             legal.append(config)

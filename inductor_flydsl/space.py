@@ -355,14 +355,19 @@ def candidates(problem: GemmProblem, arch: Arch) -> list[GemmConfig]:
 
     An empty list always has its reason in `problem_limit` or, config by config, in `why_not`.
     """
-    configs = every_config()
-    if problem.grouping is not None:
-        configs = [
-            replace(config, persistent=count)
-            for config, count in itertools.product(configs, _PERSISTENT)
-            if config.split_k == 1 and config.xcd_remap
-        ]
-    return [c for c in configs if why_not(problem, c, arch) is None]
+    return [c for c in configs(problem) if why_not(problem, c, arch) is None]
+
+
+def configs(problem: GemmProblem) -> list[GemmConfig]:
+    """The space that a problem of this kind is given, legal or not, in a fixed order."""
+    everything = every_config()
+    if problem.grouping is None:
+        return everything
+    return [
+        replace(config, persistent=count)
+        for config, count in itertools.product(everything, _PERSISTENT)
+        if config.split_k == 1 and config.xcd_remap
+    ]
 
 
 # Workgroups a compute unit that take the tiles of a grouped problem in turn. One a tile (0) needs

@@ -78,8 +78,7 @@ class KSchedule:
     def place(self, tile: Any) -> Place:
         """Where tile number ``tile`` lies."""
         sizes, config = self.launched.sizes, self.launched.spec.config
-        group = tile // (self.tiles_m * self.tiles_n)
-        inside = tile - group * (self.tiles_m * self.tiles_n)
+        group, inside = ops.divide(tile, self.tiles_m * self.tiles_n)
         tile_m, tile_n = group_along_m(inside, self.tiles_m, self.tiles_n, config.group_m)
         start, end = _bounds(self.launched, group, sizes.k)
         return Place(
@@ -163,7 +162,7 @@ class TileSchedule:
 
 
 def _tiles(extent: Any, tile: int) -> Any:
-    return (extent + (tile - 1)) // tile
+    return ops.quotient(extent + (tile - 1), tile)
 
 
 def _begin(launched: Launched, start: Any) -> Any:

@@ -6,6 +6,7 @@ Kernels are compiled with debug lines, so that what is found names the line of t
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -138,7 +139,7 @@ def _print_details(problem: GemmProblem, report: Report) -> None:
 
 
 def _config(problem: GemmProblem, name: str, device: EmulatorDevice) -> GemmConfig:
-    for config in space.every_config():
+    for config in (*space.configs(problem), *space.every_config()):
         if config.name == name:
             why = space.why_not(problem, config, device.arch)
             if why:
@@ -159,8 +160,10 @@ def _check(problem: GemmProblem, config: GemmConfig, device: EmulatorDevice, see
         finally:
             report.run = device.last_run
         kernel = device.load(artifact, problem, config)
-        tensors = numerics.operands(problem, seed=seed)
-        report.us = device.time(lambda: kernel(*tensors)).us
+        times = []
+        for tensors in numerics.launches(problem, "cpu", seed=seed):
+            times.append(device.time(functools.partial(kernel, *tensors)).us)
+        report.us = sum(times) / len(times)
     except InductorFlyDSLError as error:
         report.failure = f"{type(error).__name__}: {error}"
     return report
