@@ -33,6 +33,8 @@ class Logged:
         subject: the op in words; chosen: the backend; reason: why.
         losers: (name, why it lost).
         compile_id: torch's number of the compilation, where the log has it.
+        fused, apart: what joined the product's kernel, and what did not with the reason.
+        number: of the decision; one that is told again with the same number replaces it.
     """
 
     subject: str
@@ -41,6 +43,9 @@ class Logged:
     config: str | None = None
     losers: list[tuple[str, str]] = field(default_factory=list)
     compile_id: str = ""
+    fused: list[str] = field(default_factory=list)
+    apart: list[str] = field(default_factory=list)
+    number: int = 0
 
     def to_json(self) -> dict[str, Any]:
         losers = [{"name": name, "reason": why} for name, why in self.losers]
@@ -80,7 +85,8 @@ def parse(lines: Iterable[str]) -> tuple[list[Logged], list[Table]]:
         found = _JSON.search(line)
         if found is not None:
             decision = _decision(found[1])
-            full += [decision] if decision is not None else []
+            if decision is not None:
+                _put(full, decision)
         elif (match := _plain(line)) is not None:
             plain.append(
                 Logged(match["subject"], match["chosen"], match["reason"], compile_id=match["id"])
@@ -89,6 +95,16 @@ def parse(lines: Iterable[str]) -> tuple[list[Logged], list[Table]]:
             table = Table(match[1])
             tables.append(table)
     return full or plain, [t for t in tables if t.rows]
+
+
+def _put(known: list[Logged], decision: Logged) -> None:
+    """Append a decision, or replace what was told of it before."""
+    same = (decision.number, decision.subject, decision.compile_id)
+    for place, earlier in enumerate(known):
+        if decision.number and (earlier.number, earlier.subject, earlier.compile_id) == same:
+            known[place] = decision
+            return
+    known.append(decision)
 
 
 def _plain(line: str) -> re.Match[str] | None:
@@ -105,6 +121,9 @@ def _decision(text: str) -> Logged | None:
             config=data["config"],
             losers=[(loser["name"], loser["reason"]) for loser in data["losers"]],
             compile_id=data["compile_id"],
+            fused=data.get("fused", []),
+            apart=data.get("apart", []),
+            number=data.get("number", 0),
         )
     except (ValueError, KeyError, TypeError):
         # Cut off by whatever wrote the log; the plain line beside it is no worse than nothing.

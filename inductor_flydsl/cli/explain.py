@@ -63,6 +63,10 @@ def _explain_log(arguments: argparse.Namespace) -> int:
         config = f" {decision.config}" if decision.config and decision.chosen == "FLYDSL" else ""
         where = f" [{decision.compile_id}]" if decision.compile_id else ""
         print(f"{decision.subject}{where}: {decision.chosen}{config}, because: {decision.reason}")
+        for text in decision.fused:
+            print(f"  fused: {text}")
+        for text in decision.apart:
+            print(f"  apart: {text}")
         for name, why in decision.losers:
             print(f"  not {name}: {why}")
     for found in tables if not decisions else ():

@@ -153,7 +153,7 @@ class FlyDSLCaller(ir.ChoiceCaller):
         return "-".join([self.name, self.identity, self.launch.to_text()])
 
     def output_node(self) -> Any:
-        buffer = FlyDSLTemplateBuffer(self.layout, self.input_nodes, self.product, self.order)
+        buffer = FlyDSLTemplateBuffer(self.layout, self.input_nodes, self)
         if "ktc" in self.annotations:
             buffer.annotations["ktc"] = self.annotations["ktc"]
         return ir.TensorBox.create(buffer)

@@ -423,6 +423,57 @@ def used_outside(scheduler: Any, name: str, inside: set[str]) -> bool:
     return any(user.node.get_name() not in inside for user in users)
 
 
+def open_choices(node: Any) -> list[Any]:
+    """The choices of an op that the scheduler is still to decide; none for any other node."""
+    from torch._inductor import ir
+    from torch._inductor.scheduler import SchedulerNode
+
+    if isinstance(node, SchedulerNode) and isinstance(node.node, ir.MultiTemplateBuffer):
+        return list(node.node.choices)
+    return []
+
+
+def fuses_own_epilogue(choice: Any) -> bool:
+    """Inductor can put an epilogue into the kernel of a choice."""
+    from torch._inductor.select_algorithm import TritonTemplateCaller
+
+    return isinstance(choice, TritonTemplateCaller)
+
+
+def only_user(scheduler: Any, node: Any) -> Any:
+    """The node that reads what a node writes, if it is one that a schedule has, and the first."""
+    users = [user.node for buffer in node.get_outputs() for user in buffer.users]
+    found = [u for u in users if u.get_name() in scheduler.name_to_node]
+    return found[0] if found else None
+
+
+def close(scheduler: Any, node: Any, choice: Any) -> Any:
+    """Decide an open op for a choice: its scheduler node, in the place of the op's.
+
+    Through the scheduler's own step for ops that stayed open after fusion, on this node alone.
+    """
+    nodes, timings = scheduler.nodes, node.node.choice_timings()
+    node.node.get_min_choice = lambda *_, **__: (choice, timings[choice])
+    scheduler.nodes = [node]
+    try:
+        scheduler.finalize_multi_template_buffers()
+        (closed,) = scheduler.nodes
+    finally:
+        scheduler.nodes = nodes
+        del node.node.get_min_choice
+    if closed is node:
+        return node
+    scheduler.nodes = [closed if n is node else n for n in nodes]
+    # What is worked out before fusion and not in that step.
+    for name in ("min_input_distance", "max_input_distance", "mpi_node"):
+        if hasattr(node, name):
+            setattr(closed, name, getattr(node, name))
+    streams = getattr(scheduler, "node_to_stream", {})
+    if node in streams:
+        streams[closed] = streams[node]
+    return closed
+
+
 def scheduling_table() -> dict[str, Any]:
     """Inductor's records of how each device type is scheduled, with the built-in ones in place."""
     from torch._inductor.codegen import common

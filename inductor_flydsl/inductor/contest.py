@@ -12,7 +12,7 @@ from typing import Any
 from ..devices import get_device
 from ..errors import InductorFlyDSLError
 from . import activate, compat, operands
-from .decisions import Decision, Time, print_table, record, table
+from .decisions import Decision, Time, amend, print_table, record, table
 
 log = logging.getLogger("inductor_flydsl")
 
@@ -41,13 +41,54 @@ def _tell_unranked(ours: Any, others: list[Any]) -> None:
     best = ours.launch.config.name
     reason = f"fastest of {measured or len(times) - len(others)} on the {ours.clock} clock; "
     reason += "others are the fallback and not ranked on it"
-    record(_decision(ours, "FLYDSL", reason, times, best))
+    _keep(ours, _decision(ours, "FLYDSL", reason, times, best))
     if measured and compat.prints_tables():
         print_table(table(f"{ours.launch.problem}, {ours.launch.device}", times, best))
 
 
 def _record_win(ours: Any, reason: str, times: tuple[Time, ...]) -> None:
-    record(_decision(ours, "FLYDSL", reason, times, ours.name))
+    _keep(ours, _decision(ours, "FLYDSL", reason, times, ours.name))
+
+
+def _keep(ours: Any, decision: Decision) -> None:
+    ours.annotations["flydsl_decision"] = record(decision)
+
+
+def _amend(ours: Any, **fields: Any) -> None:
+    kept = ours.annotations.get("flydsl_decision")
+    if kept is not None:
+        ours.annotations["flydsl_decision"] = amend(kept, **fields)
+
+
+def tell_settled(ours: Any, reason: str) -> None:
+    """Our choice was taken before epilogues are fused; see `settle`."""
+    log.info("%s is taken: %s", ours.name, reason)
+    _amend(ours, chosen="FLYDSL", winner=ours.name, reason=reason)
+
+
+def tell_fused(ours: Any, nodes: list[Any]) -> None:
+    """These scheduler nodes are computed in our kernel."""
+    found = ours.annotations.setdefault("flydsl_apart", {})
+    for node in nodes:
+        # Tried before what it reads had joined.
+        found.pop(node.get_name(), None)
+    _amend(ours, fused=tuple(_words(node) for node in nodes), apart=tuple(found.values()))
+
+
+def tell_apart(ours: Any, node: Any, reason: str) -> None:
+    """A scheduler node that follows our product cannot join its kernel."""
+    log.info("%s stays apart from %s: %s", _words(node), ours.name, reason)
+    found = ours.annotations.setdefault("flydsl_apart", {})
+    found[node.get_name()] = f"{_words(node)}: {reason}"
+    # Where the op is open still, there is no decision yet: it gets the reasons when it is made.
+    _amend(ours, apart=tuple(found.values()))
+
+
+def _words(node: Any) -> str:
+    """A scheduler node by the names of the graph's nodes that it computes."""
+    parts = [part.node for part in node.get_nodes() if part.node is not None]
+    origins = {origin.name for part in parts for origin in part.get_origins()}
+    return f"{node.get_name()} ({', '.join(sorted(origins))})" if origins else node.get_name()
 
 
 def _decision(
@@ -61,6 +102,7 @@ def _decision(
         reason=reason,
         config=ours.launch.config,
         dynamic=ours.launch.dynamic,
+        apart=tuple(ours.annotations.get("flydsl_apart", {}).values()),
         times=times,
         winner=winner,
         candidates=ours.annotations["flydsl_times"][0],
@@ -78,11 +120,7 @@ def observe(timings: dict[Any, float], *_: Any, **__: Any) -> None:
     winner = min(timings, key=timings.__getitem__)
     backend = "FLYDSL" if winner is ours else compat.backend_name(winner)
     reason = f"fastest of {len(times)} in Inductor's benchmark"
-    if backend == "FLYDSL" and compat.benchmarks_fusion():
-        # The scheduler times Triton's templates with their epilogues later, and takes one of them
-        # where it beats the best unfused choice; nobody is told.
-        reason += ", unless a Triton kernel with its epilogue fused is faster"
-    record(_decision(ours, backend, reason, times, winner.name))
+    _keep(ours, _decision(ours, backend, reason, times, winner.name))
     _keep_contest(ours, timings)
 
 

@@ -14,7 +14,7 @@ import math
 import sys
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..config import GemmConfig
@@ -69,9 +69,12 @@ class Decision:
         times: what was compared.
         winner: name of the fastest in ``times``, where one was.
         candidates: our configurations that were tried for ``config``, with their times.
+        fused: what was put into the kernel beside the product, one entry a pointwise node.
+        apart: what follows the product in a kernel of its own, each with the reason.
         dynamic: integers of the problem that every launch is given; the problem has their hints.
         compile_id: torch's number of the compilation, as in its logs (``0/0``).
         graph: number of the graph in this process; torch's own number starts again after a reset.
+        number: of the decision in this process; it keeps it where it is amended.
     """
 
     op: str
@@ -83,9 +86,12 @@ class Decision:
     times: tuple[Time, ...] = ()
     winner: str = ""
     candidates: tuple[Time, ...] = ()
+    fused: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
     dynamic: tuple[str, ...] = ()
     compile_id: str = ""
     graph: int = 0
+    number: int = field(default=0, compare=False)
 
     @property
     def losers(self) -> tuple[tuple[str, str], ...]:
@@ -112,9 +118,12 @@ class Decision:
             "winner": self.winner,
             "times": [t.to_json() for t in self.times],
             "candidates": [t.to_json() for t in self.candidates],
+            "fused": list(self.fused),
+            "apart": list(self.apart),
             "dynamic": list(self.dynamic),
             "losers": [{"name": name, "reason": why} for name, why in self.losers],
             "compile_id": self.compile_id,
+            "number": self.number,
         }
 
     @property
@@ -127,27 +136,57 @@ class Decision:
         return " ".join([str(self.problem), *(f"({text})" for text in sizes)])
 
     def __str__(self) -> str:
-        return f"{self.subject}: {self.chosen} ({self.reason})"
+        notes = [f"fused: {', '.join(self.fused)}"] if self.fused else []
+        notes += [f"apart: {text}" for text in self.apart]
+        return f"{self.subject}: {self.chosen} ({'; '.join([self.reason, *notes])})"
 
 
 _lock = threading.Lock()
 _graphs = itertools.count(1)
+_numbers = itertools.count(1)
 _kept: collections.deque[Decision] = collections.deque(maxlen=KEPT)
 
 
-def record(decision: Decision, *, level: int = logging.INFO) -> None:
-    """Keep and log a decision; one that repeats the latest word for word is kept once.
+def record(decision: Decision, *, level: int = logging.INFO) -> Decision:
+    """Keep and log a decision; a decline that repeats the latest word for word is kept once.
 
     At level DEBUG it is logged as JSON too, in the form that ``explain --log`` reads.
+
+    Returns:
+        It as it is kept, for `amend`.
     """
-    decision = replace(decision, compile_id=_compile_id(), graph=_graph())
+    number = next(_numbers)
+    decision = replace(decision, compile_id=_compile_id(), graph=_graph(), number=number)
     with _lock:
-        if _kept and _kept[-1] == decision:
-            return
+        if _kept and _kept[-1] == decision and decision.chosen != "FLYDSL":
+            return _kept[-1]
         _kept.append(decision)
     log.log(level, "%s", decision)
     if log.isEnabledFor(logging.DEBUG):
         log.debug("inductor_flydsl decision: %s", json.dumps(decision.to_json()))
+    return decision
+
+
+def amend(decision: Decision, **fields: Any) -> Decision:
+    """Put a kept decision in other words, for what comes out after it was made.
+
+    Args:
+        decision: as `record` or `amend` gave it.
+        fields: of it, with their new values.
+
+    Returns:
+        It as it is kept now.
+    """
+    changed = replace(decision, **fields)
+    if changed == decision:
+        return decision
+    with _lock:
+        places = [i for i, kept in enumerate(_kept) if kept is decision]
+        for place in places:
+            _kept[place] = changed
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("inductor_flydsl decision: %s", json.dumps(changed.to_json()))
+    return changed
 
 
 def _compile_id() -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from torch._inductor import ir
 from torch._inductor.scheduler import BaseScheduling
@@ -20,7 +21,10 @@ from .. import space
 from ..arch import get_arch
 from ..dtypes import DType
 from ..problem import TENSOR_STRIDES
-from . import compat, epilogue, ranges, runtime
+from . import compat, contest, epilogue, ranges, runtime
+
+if TYPE_CHECKING:
+    from .caller import FlyDSLCaller
 
 log = logging.getLogger("inductor_flydsl")
 
@@ -32,17 +36,17 @@ class FlyDSLTemplateBuffer(ir.TemplateBuffer):
     """The output of one of our kernels.
 
     Attributes:
-        product: which one.
+        choice: the choice that it is of, for telling what became of it.
+        product: which kernel.
         operands: the inputs that it takes, in its own order: A, B, the offsets of its groups, and
             what its fusion reads.
     """
 
-    def __init__(
-        self, layout: Any, inputs: Any, product: epilogue.Product, order: tuple[int, ...]
-    ) -> None:
+    def __init__(self, layout: Any, inputs: Any, choice: FlyDSLCaller) -> None:
         super().__init__(layout, inputs, None)
-        self.operands: list[Any] = [self.inputs[index] for index in order]
-        self.product = product
+        self.operands: list[Any] = [self.inputs[index] for index in choice.order]
+        self.choice = choice
+        self.product = choice.product
         if not hasattr(self, "annotations"):
             self.annotations: dict[str, Any] = {}
 
@@ -59,36 +63,20 @@ class FlyDSLSchedulingMixin(BaseScheduling):
     def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
         if own_buffer(node1) is None and own_buffer(node2) is None:
             return super().can_fuse_vertical(node1, node2)
-        reason = self._why_apart(node1, node2)
+        buffer = own_buffer(node1)
+        if buffer is None:
+            log.info("%s stays apart: FlyDSL kernels take no prologue", node1.get_name())
+            return False
+        joining = [*node1.get_nodes()[1:], *node2.get_nodes()]
+        reason = _why_apart(self.scheduler, _of_buffer(buffer), node1, joining)  # type: ignore[attr-defined]
         if reason:
-            log.info("%s and %s stay apart: %s", node1.get_name(), node2.get_name(), reason)
+            contest.tell_apart(buffer.choice, node2, reason)
         return reason is None
 
     def can_fuse_horizontal(self, node1: Any, node2: Any) -> bool:
         if own_buffer(node1) is None and own_buffer(node2) is None:
             return super().can_fuse_horizontal(node1, node2)
         return False
-
-    def _why_apart(self, node1: Any, node2: Any) -> str | None:
-        """Why the second node cannot join the kernel of the first, or None if it can."""
-        buffer = own_buffer(node1)
-        if buffer is None:
-            return "FlyDSL kernels take no prologue"
-        if not compat.fuses_epilogues():
-            return "config.epilogue_fusion is off"
-        try:
-            made = _plan(buffer, [*node1.get_nodes()[1:], *node2.get_nodes()])
-        except epilogue.Unfusable as error:
-            return str(error)
-        inside = {n.get_name() for n in (*node1.get_nodes(), *node2.get_nodes())}
-        for name in made.dead:
-            if compat.used_outside(self.scheduler, name, inside):  # type: ignore[attr-defined]
-                return f"{name} is used elsewhere too"
-        launch = made.product.launch
-        limit = space.why_not(launch.problem, launch.config, get_arch(launch.arch))
-        if limit is None:
-            ranges.guard(launch, made.product.sizes)
-        return limit
 
     def codegen_template(
         self, template_node: Any, epilogue_nodes: Any, prologue_nodes: Any
@@ -105,7 +93,8 @@ class FlyDSLSchedulingMixin(BaseScheduling):
         product, output = buffer.product, buffer.get_name()
         a, b, *extra = [x.codegen_reference() for x in buffer.operands]
         if len(nodes) > 1:
-            made = _plan(buffer, nodes[1:])
+            made = _plan(_of_buffer(buffer), nodes[1:])
+            contest.tell_fused(buffer.choice, nodes[1:])
             product, output = made.product, made.output
             fixed = len(extra) - len(buffer.product.launch.problem.tensors)
             extra = extra[:fixed] + [_reference(read) for read in made.reads]
@@ -121,32 +110,83 @@ class FlyDSLSchedulingMixin(BaseScheduling):
         self.free_buffers_in_scheduler()
 
 
-def _plan(buffer: FlyDSLTemplateBuffer, nodes: list[Any]) -> epilogue.Plan:
+@dataclass(frozen=True)
+class _Kernel:
+    """One of our products, as far as fusing asks: a buffer's, or that of a choice for an open op.
+
+    Attributes:
+        name: of the buffer that it writes.
+        operands, product: as in `FlyDSLTemplateBuffer`.
+    """
+
+    name: str
+    operands: list[Any]
+    product: epilogue.Product
+
+
+def _of_buffer(buffer: FlyDSLTemplateBuffer) -> _Kernel:
+    return _Kernel(buffer.get_name(), buffer.operands, buffer.product)
+
+
+def _why_apart(scheduler: Any, kernel: _Kernel, first: Any, nodes: list[Any]) -> str | None:
+    """Why scheduler nodes cannot join the kernel of a product, or None if they can.
+
+    Args:
+        kernel: the product's.
+        first: its scheduler node, maybe with nodes that have joined it.
+        nodes: those, and what else is to join.
+    """
+    if not compat.fuses_epilogues():
+        return "config.epilogue_fusion is off"
+    try:
+        made = _plan(kernel, nodes)
+    except epilogue.Unfusable as error:
+        return str(error)
+    inside = {n.get_name() for n in (*first.get_nodes(), *nodes)}
+    inside.add(first.get_name())
+    for name in made.dead:
+        if compat.used_outside(scheduler, name, inside):
+            return f"{name} is used elsewhere too"
+    launch = made.product.launch
+    limit = space.why_not(launch.problem, launch.config, get_arch(launch.arch))
+    if limit is None:
+        ranges.guard(launch, made.product.sizes)
+    return limit
+
+
+def _why_open_apart(node: Any, choice: FlyDSLCaller, follower: Any) -> str | None:
+    """`settle.WhyApart`."""
+    operands = [choice.input_nodes[index] for index in choice.order]
+    kernel = _Kernel(node.node.get_name(), operands, choice.product)
+    return _why_apart(node.scheduler, kernel, node, list(follower.get_nodes()))
+
+
+def _plan(kernel: _Kernel, nodes: list[Any]) -> epilogue.Plan:
     """The kernel of a product and of the scheduler nodes that follow it.
 
     Raises:
         epilogue.Unfusable: it cannot be one.
     """
+    product = kernel.product
+    problem = product.launch.problem
     for node in nodes:
         if len(node.get_nodes()) != 1 or len(node.get_outputs()) != 1 or node.is_reduction():
             raise epilogue.Unfusable(f"{node.get_name()} is not one pointwise function")
         if node.has_aliasing_or_mutation() or not isinstance(node.node, ir.ComputedBuffer):
             raise epilogue.Unfusable(f"{node.get_name()} mutates or aliases a buffer")
-        if node.node.get_device() != buffer.get_device():
+        if str(node.node.get_device()) != product.launch.torch_device:
             raise epilogue.Unfusable(f"{node.get_name()} is on {node.node.get_device()}")
-    product = buffer.product
-    problem = product.launch.problem
     if problem.grouping is not None and problem.copies[0] > 1:
         raise epilogue.Unfusable("C has an index of groups in front")
     reads = []
-    read_first = len(buffer.operands) - len(problem.tensors)
-    for index, x in enumerate(buffer.operands[read_first:]):
+    read_first = len(kernel.operands) - len(problem.tensors)
+    for index, x in enumerate(kernel.operands[read_first:]):
         fixed = zip(TENSOR_STRIDES, problem.tensors[index], strict=True)
         batch, row, column = (product.sizes.get(f"t{index}_{axis}", step) for axis, step in fixed)
         dtype = DType.parse(str(x.get_dtype()))
         offset = x.get_layout().offset
         reads.append(epilogue.Read(x.get_name(), offset, (batch, row, column), dtype))
-    return epilogue.plan(buffer.get_name(), product, reads, [n.node for n in nodes])
+    return epilogue.plan(kernel.name, product, reads, [n.node for n in nodes])
 
 
 def _reference(read: epilogue.Read) -> str:
@@ -185,6 +225,10 @@ class Scheduled:
         made = self.inner(scheduler)
         # The instance keeps its state; only its class, and with it the lookup order, changes.
         made.__class__ = _mixed(type(made))  # type: ignore[arg-type]
+        from . import settle
+
+        if scheduler is not None:  # Inductor makes one without, to ask what it can do.
+            settle.watch(scheduler, _why_open_apart)
         return made
 
 

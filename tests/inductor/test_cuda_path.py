@@ -11,9 +11,11 @@ from unittest import mock
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+import torch.nn.functional as F
 from torch._dynamo import device_interface
 from torch._inductor import scheduler, select_algorithm
 from torch._inductor.debug import DebugContext
+from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -21,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from inductor_flydsl import space
 from inductor_flydsl.devices import Clock, reference
-from inductor_flydsl.inductor import caller, choices
+from inductor_flydsl.inductor import caller, choices, compat
 
 CHIP = types.SimpleNamespace(
     name="made up",
@@ -79,6 +81,7 @@ def gpu():
         *patched(cuda, get_device_properties=staticmethod(chip)),
         *patched(cuda.Worker, get_device_properties=staticmethod(chip)),
         *patched(scheduler, has_triton=lambda *_, **__: True),
+        *patched(torch.utils._triton, triton_hash_with_backend=lambda: "made up"),
         *patched(reference, ReferenceDevice=MadeUpDevice),
         *patched(choices, _best=first_candidate),
         mock.patch("torch._dynamo.utils.preserve_rng_state", contextlib.nullcontext),
@@ -89,8 +92,20 @@ def gpu():
         yield
 
 
-def generate(function, *shapes, ours=1e-9, aten=1.0):
+def generate(function, *shapes, ours=1e-9, aten=1.0, pointwise=0.1):
     """Code of ``function`` on bf16 cuda operands, where benchmarks read these milliseconds."""
+    real = scheduler.Scheduler.speedup_by_fusion
+
+    def speedup_by_fusion(self, node1, node2):
+        # What it finds for an op that is open and has no Triton choice, after importing Triton.
+        is_open = compat.open_choices(node1)
+        return scheduler.FusionResult.fuse(False) if is_open else real(self, node1, node2)
+
+    others = mock.patch.multiple(
+        scheduler.Scheduler,
+        benchmark_fused_nodes=lambda *_: (pointwise, ""),
+        speedup_by_fusion=speedup_by_fusion,
+    )
 
     def benchmark(self, candidates, *_, **__):
         return {c: ours if isinstance(c, caller.FlyDSLCaller) else aten for c in candidates}
@@ -98,12 +113,13 @@ def generate(function, *shapes, ours=1e-9, aten=1.0):
     mode = FakeTensorMode()
     with mode:
         inputs = [torch.empty(*s, dtype=torch.bfloat16, device="cuda:0") for s in shapes]
-        module = make_fx(function)(*inputs)
+        module = make_fx(function, select_decomp_table())(*inputs)
     selector = select_algorithm.AlgorithmSelectorCache
     settings = {"max_autotune": True, "max_autotune_gemm_backends": "ATEN,FLYDSL"}
     with (
         inductor_config.patch(settings),
         mock.patch.object(selector, "benchmark", benchmark),
+        others,
         V.set_fake_mode(mode),
         V.set_debug_handler(DebugContext()),
     ):
@@ -154,3 +170,64 @@ def test_two_products_and_a_view(gpu):
 def test_a_failed_benchmark_of_ours_leaves_aten(gpu):
     code = generate(lambda a, b: (a @ b,), (88, 96), (96, 80), ours=float("inf"))
     assert choices.decisions()[-1].chosen == "ATEN" and "flydsl" not in code
+
+
+def one_kernel(code):
+    """Our kernel is called once, and there is no other."""
+    calls = [x for x in code.splitlines() if "flydsl_kernel_0(" in x]
+    return len(calls) == 1 and "triton_" not in code and "extern_kernels." not in code
+
+
+FUSED = {
+    "bias and gelu": (
+        lambda a, b, bias: (F.gelu(torch.addmm(bias, a, b)),),
+        ((64, 96), (96, 72), (72,)),
+    ),
+    "residual": (lambda a, b, r: (r + F.relu(a @ b),), ((64, 96), (96, 80), (64, 80))),
+    "batch": (lambda a, b, r: (r + F.silu(a @ b),), ((3, 64, 96), (3, 96, 80), (3, 64, 80))),
+}
+
+
+@pytest.mark.parametrize("benchmarked_fusion", [False, True])
+@pytest.mark.parametrize("name", FUSED)
+def test_an_epilogue_joins_our_winner(gpu, benchmarked_fusion, name):
+    with inductor_config.patch({fusion_flag(): benchmarked_fusion}):
+        code = generate(FUSED[name][0], *FUSED[name][1])
+    assert one_kernel(code), code
+    (decision,) = choices.decisions()
+    assert decision.chosen == "FLYDSL" and decision.fused and not decision.apart
+    assert ("its epilogue joins it" in decision.reason) == benchmarked_fusion
+
+
+@pytest.mark.parametrize("pointwise", [0.2, 0.01])
+def test_the_kernel_that_the_others_need_after_them_counts(gpu, pointwise):
+    rows = 96 if pointwise > 0.1 else 104
+    with inductor_config.patch({fusion_flag(): True}):
+        function = FUSED["residual"][0]
+        shapes = ((rows, 96), (96, 80), (rows, 80))
+        code = generate(function, *shapes, ours=1.1, aten=1.0, pointwise=pointwise)
+    (decision,) = choices.decisions()
+    if pointwise > 0.1:
+        assert one_kernel(code) and decision.chosen == "FLYDSL"
+        assert "faster with its epilogue" in decision.reason and "200.00 us" in decision.reason
+    else:
+        assert "extern_kernels.mm" in code and decision.chosen == "ATEN"
+
+
+def test_what_cannot_join_is_told(gpu):
+    with inductor_config.patch({fusion_flag(): True}):
+        code = generate(lambda a, b: (torch.cos(a @ b),), (112, 96), (96, 80))
+    (decision,) = choices.decisions()
+    assert decision.chosen == "FLYDSL" and "flydsl_kernel_0(" in code and "triton_poi" in code
+    assert "operation cos has no kernel" in decision.apart[0]
+    assert "apart: " in str(decision) and decision.to_json()["apart"] == list(decision.apart)
+
+
+def test_a_product_that_is_read_twice_is_told(gpu):
+    def function(a, b):
+        product = a @ b
+        return product, F.relu(product)
+
+    with inductor_config.patch({fusion_flag(): True}):
+        generate(function, (120, 96), (96, 80))
+    assert any("used elsewhere" in text for d in choices.decisions() for text in d.apart)

@@ -6,6 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from inductor_flydsl import logs
+from inductor_flydsl.inductor import choices
+
 from .conftest import random
 
 M, N, K = 40, 56, 72
@@ -130,6 +133,35 @@ def test_what_cannot_join_is_right(compiled, ours_is_fast, function):
     result, _, _ = compiled(function, x, w)
     exact = function(x, w)
     torch.testing.assert_close(result.double(), exact.double(), rtol=2**-6, atol=5e-2)
+
+
+def test_a_gated_unit_is_two_kernels(compiled, ours_is_fast):
+    """silu(x W1) · (x W3): the second product's kernel reads what the first one's wrote."""
+
+    def function(x, w1, w3):
+        return F.silu(x @ w1.t()) * (x @ w3.t())
+
+    inputs = (random(M, K), random(N, K), random(N, K))
+    result, code, decisions = compiled(function, *inputs)
+    exact = function(*(x.double() for x in inputs))
+    torch.testing.assert_close(result.double(), exact, rtol=2**-6, atol=5e-2)
+    assert [d.chosen for d in decisions] == ["FLYDSL", "FLYDSL"]
+    assert len(calls(code)) == 2 and "cpp_fused" not in code, code
+    assert sum(len(d.fused) for d in choices.decisions()[-2:]) == 1
+
+
+def test_what_joined_and_what_did_not_is_told(compiled, ours_is_fast, tmp_path, caplog):
+    with caplog.at_level(logging.DEBUG, "inductor_flydsl"):
+        _, _, (decision,) = compiled(
+            lambda x, w: torch.cos(F.relu(x @ w.t()) + 1), random(M, K), random(N, K)
+        )
+    (text,) = decision.apart
+    assert "operation cos has no kernel" in text and "cos" in text.partition(":")[0]
+    assert not decision.fused and f"apart: {text}" in str(decision)
+    _, _, (other,) = compiled(lambda x, w: F.relu(x @ w.t()) + 1, random(M, K), random(N, K))
+    assert "relu" in other.fused[0] and not other.apart
+    (told,), _ = logs.parse(r.getMessage() for r in caplog.records if r.levelname == "DEBUG")
+    assert (told.apart, told.fused, told.chosen) == ([text], [], "FLYDSL")
 
 
 def test_epilogue_fusion_can_be_turned_off(compiled, ours_is_fast):
