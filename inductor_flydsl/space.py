@@ -7,6 +7,7 @@ and ``explain`` all call them.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -68,14 +69,6 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
     for name, rows, scales in (("A", p.m, p.a_scales), ("B", p.n, p.b_scales)):
         if scales is not None and scales.bytes(rows, p.k) > BUFFER_BYTES:
             return f"the scales of {name} span over the {BUFFER_BYTES} bytes of a descriptor"
-    for index, (_, row, column) in enumerate(p.tensors):
-        size = p.fusion.tensors[index].dtype.bytes if p.fusion else 1
-        extent = ((p.m - 1) * row + (p.n - 1) * column + 1) * size
-        if extent > BUFFER_BYTES:
-            return (
-                f"tensor {index} of the epilogue spans {extent} bytes, over the {BUFFER_BYTES} "
-                "of a descriptor"
-            )
     return None
 
 
@@ -212,7 +205,12 @@ def size_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | No
 
     For problems whose sizes are only known then: what a kernel is specialised on is not asked.
     """
-    return problem_limit(problem, arch) or _workspace_limit(problem, config)
+    return (
+        problem_limit(problem, arch)
+        or _span_limit(problem, config)
+        or _workspace_limit(problem, config)
+        or _group_limit(problem, config, arch)
+    )
 
 
 def _room_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
@@ -374,3 +372,15 @@ def configs(problem: GemmProblem) -> list[GemmConfig]:
 # a launch for the most tiles that groups may have, and the surplus of it costs rounds: on the
 # emulated clock up to 1.7 times the time (8 groups of 4096x4096x4096 in all).
 _PERSISTENT = (1, 2, 4)
+
+
+def usual_limit(problem: GemmProblem, arch: Arch) -> str:
+    """In words why no configuration is legal: one reason of the rule that forbids most of them."""
+    found: dict[str, list[str]] = {}
+    steps = TILE_K_SCALED if problem.dtype.scaled else TILE_K
+    for config in (c for c in configs(problem) if c.tile_k in steps):
+        reason = why_not(problem, config, arch)
+        if reason is not None:
+            found.setdefault(re.sub(r"\d+", "#", reason), []).append(reason)
+    reasons = max(found.values(), key=len)
+    return f"no configuration is legal, {len(reasons)} of them because {reasons[0]}"

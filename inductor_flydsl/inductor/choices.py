@@ -244,7 +244,9 @@ def _best(problem: GemmProblem, device: Device) -> tuple[GemmConfig, tuple[Time,
         Time(m.config.name, m.us, m.clock.value, m.failure or "") for m in found.measurements
     )
     if found.best is None:
-        reason = next((m.failure for m in found.measurements if m.failure), "none was legal")
+        reason = next((m.failure for m in found.measurements if m.failure), None)
+        if reason is None:
+            raise Declined(space.usual_limit(problem, device.arch))
         raise Declined(f"every candidate was rejected, the first for: {reason}")
     return found.best, times, tuner.stats().measured - before
 
@@ -255,7 +257,7 @@ def _model_choice(problem: GemmProblem, device: Device) -> tuple[GemmConfig, tup
 
     ranked = model.rank(problem, space.candidates(problem, device.arch), device.arch, 1)
     if not ranked:
-        raise Declined("no configuration is legal; see space.why_not")
+        raise Declined(space.usual_limit(problem, device.arch))
     config = ranked[0][0]
     spec = KernelSpec.of(problem, config)
     artifact = compiler.compile_spec(spec, device.arch.name, device.backend)

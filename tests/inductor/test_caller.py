@@ -229,4 +229,4 @@ def test_the_emulated_clock_is_never_ranked_beside_another(monkeypatch, compiled
 
 def test_a_declined_operand_names_what_is_wrong():
     with pytest.raises(operands.Declined, match="float8"):
-        operands._dtype(torch.float8_e4m3fn)
+        operands._dtype(torch.float8_e4m3fnuz)
