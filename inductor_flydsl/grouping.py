@@ -8,6 +8,7 @@ device, when a kernel runs.
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -110,6 +111,13 @@ def sizes(total: int, groups: int, split: Split) -> list[int]:
         result.append(end - done)
         done = end
     return result
+
+
+@functools.lru_cache(maxsize=1024)
+def pieces(total: int, groups: int, split: Split, tile: int) -> tuple[int, int]:
+    """(groups that hold anything, pieces of at most ``tile`` that all groups are cut into)."""
+    live = [size for size in sizes(total, groups, split) if size]
+    return len(live), sum(-(-size // tile) for size in live)
 
 
 def _coprime(a: int, b: int) -> bool:

@@ -30,7 +30,7 @@ from .config import (
     store_width,
     through_lds,
 )
-from .grouping import Axis
+from .grouping import Split, pieces
 from .problem import GemmProblem
 from .scaling import BLOCK
 
@@ -100,6 +100,7 @@ class Workload(NamedTuple):
         scale_bits: of block scales, for each element (8/32 for MX).
         out_bytes: of an element of C.
         batch: such products in one launch.
+        tiles: of C in all of them; 0 is as many as the extents say.
     """
 
     m: int
@@ -109,6 +110,7 @@ class Workload(NamedTuple):
     scale_bits: float = 0.0
     out_bytes: int = 2
     batch: int = 1
+    tiles: int = 0
 
     @property
     def element_bytes(self) -> float:
@@ -187,11 +189,19 @@ PARTS = ("compute", "lds", "l2", "hbm", "latency", "tail", "launch")
 def predict(problem: GemmProblem, config: GemmConfig, arch: Arch) -> Prediction:
     """The time of one launch of `config` on `problem`, its operands cold.
 
+    Of a grouped problem it is the mean over the splits that it is measured on.
+
     Args:
         problem, config: a pair that `space.why_not` finds nothing against.
         arch: the hardware.
     """
-    return estimate(_workload(problem), _tile(problem, config), arch)
+    tile = _tile(problem, config)
+    if problem.grouping is None:
+        return estimate(_workload(problem), tile, arch)
+    found = [estimate(_split(problem, config, split), tile, arch) for split in Split]
+    us = sum(prediction.us for prediction in found) / len(found)
+    parts = {name: sum(p.parts[name] for p in found) / len(found) for name in PARTS}
+    return Prediction(us, **parts, bound=max(parts, key=parts.__getitem__))
 
 
 def rank(
@@ -239,6 +249,7 @@ def estimate(
     """
     c = constants
     tiles = -(-work.m // tile.tile_m) * -(-work.n // tile.tile_n) * work.batch
+    tiles = work.tiles or tiles
     groups, cus = tiles * tile.split_k, arch.compute_units
     resident = _resident(work, tile, arch)
     slots = cus * resident
@@ -438,18 +449,23 @@ def _join(a: float, b: float, exponent: float) -> float:
 
 def _workload(problem: GemmProblem) -> Workload:
     p = problem
-    m, n, k, batch = p.m, p.n, p.k, p.batch
-    if p.grouping is not None:
-        # As if the groups were of one size: batches of what a group has.
-        axis, groups = p.grouping.axis, p.grouping.groups
-        batch = min(groups, getattr(p, axis.value))
-        m, n, k = (
-            -(-x // batch) if axis is a else x for x, a in ((m, Axis.M), (n, Axis.N), (k, Axis.K))
-        )
     # The wider of two types sets the rate of the matrix unit.
     bits = max(p.dtype.bits, p.b_type.bits)
     scales = 8 / BLOCK if p.block_scaled else 0.0
-    return Workload(m, n, k, bits, scales, p.out_dtype.bytes, batch)
+    return Workload(p.m, p.n, p.k, bits, scales, p.out_dtype.bytes, p.batch)
+
+
+def _split(problem: GemmProblem, config: GemmConfig, split: Split) -> Workload:
+    """A grouped problem as a batch of what a group has on average, with the tiles of all."""
+    assert problem.grouping is not None
+    axis, groups = problem.grouping.axis.value, problem.grouping.groups
+    total, tile = getattr(problem, axis), getattr(config, f"tile_{axis}")
+    live, cut = pieces(total, groups, split, tile)
+    across = {"m": (problem.n, config.tile_n), "n": (problem.m, config.tile_m)}.get(axis)
+    # Each group has all tiles of C where K is shared.
+    tiles = cut * -(-across[0] // across[1]) if across else 0
+    work = _workload(problem)._replace(batch=live if across else groups, tiles=tiles)
+    return work._replace(**{axis: -(-total // live)})
 
 
 def _tile(problem: GemmProblem, config: GemmConfig) -> Tile:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
+from inductor_flydsl import model
 from inductor_flydsl.arch import GFX950
 from inductor_flydsl.config import GemmConfig, KernelSpec, launch_arguments, max_tiles
 from inductor_flydsl.errors import ProblemError
-from inductor_flydsl.grouping import Axis, Grouping, Split, offsets, sizes
+from inductor_flydsl.grouping import Axis, Grouping, Split, offsets, pieces, sizes
 from inductor_flydsl.problem import GemmProblem
 from inductor_flydsl.space import candidates, problem_limit, why_not
 
@@ -124,3 +126,19 @@ def test_limits() -> None:
     assert "1024" in (problem_limit(many, GFX950) or "")
     found = candidates(grouped, GFX950)
     assert {c.persistent for c in found} == {1, 2, 4} and {c.split_k for c in found} == {1}
+
+
+def test_the_model_prices_what_the_splits_need() -> None:
+    """A tile that a group leaves mostly empty costs a whole one, and so do groups of one size."""
+    config = GemmConfig(
+        tile_m=128, tile_n=128, tile_k=64, stages=2, waves_m=2, waves_n=2, persistent=1
+    )
+    full, over = (GemmProblem.dense(m, 4096, 4096, groups="m8") for m in (8 * 1024, 8 * 1025))
+    fits, exceeds = (model.predict(p, config, GFX950) for p in (full, over))
+    assert exceeds.us > 1.03 * fits.us
+    dense = model.predict(
+        GemmProblem.dense(8192, 4096, 4096), replace(config, persistent=0), GFX950
+    )
+    assert fits.us > dense.us
+    assert sum(fits.parts.values()) > 0 and fits.bound == max(fits.parts, key=fits.parts.get)
+    assert pieces(8, 4, Split.SPARSE, 2) == (2, 5)
