@@ -11,16 +11,19 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from . import compiler, model, settings, space
+from . import compiler, model, occupancy, settings, space
 from .arch import get_arch
 from .config import GemmConfig
 from .errors import MissingDependency
 from .model import Prediction
+from .occupancy import Occupancy
 from .problem import GemmProblem
 from .records import Store, TuningRecord
 from .targets import stale_reason
 
 EXAMPLES = 2
+# Candidates, the best ones, whose compiled kernels are looked for.
+KERNELS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,8 @@ class Explanation:
         candidates: every legal configuration with its prediction (clock ``model``), best first.
         rejections: the illegal ones by rule, the most frequent first.
         stored: records of the problem in the store, of whatever device and version.
+        kernels: what the kernels of the best candidates and of stored configurations occupy, as
+            far as they are compiled here.
         notes: what is missing here to compile or run kernels.
     """
 
@@ -65,6 +70,7 @@ class Explanation:
     candidates: tuple[tuple[GemmConfig, Prediction], ...]
     rejections: tuple[Rejection, ...]
     stored: tuple[StoredRecord, ...]
+    kernels: tuple[tuple[GemmConfig, Occupancy], ...]
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -96,6 +102,7 @@ class Explanation:
                 {"id": s.record.id, "stale": s.stale, "record": s.record.to_json()}
                 for s in self.stored
             ],
+            "kernels": [{"name": c.name, **found.to_json()} for c, found in self.kernels],
             "notes": list(self.notes),
         }
 
@@ -128,13 +135,18 @@ def explain(problem: GemmProblem, *, arch: str = "gfx950") -> Explanation:
         for record in (Store.over(now.cache_dir).records() if now.cache != "off" else ())
         if record.key.problem == problem and record.key.arch == hardware.name
     ]
+    ranked = tuple(model.rank(problem, legal, hardware))
+    asked = [c for c, _ in ranked[:KERNELS]]
+    asked += [m.config for entry in stored for m in entry.record.measurements]
+    occupied = {c: occupancy.compiled(problem, c, hardware) for c in dict.fromkeys(asked)}
     return Explanation(
         problem=problem,
         arch=hardware.name,
         limit=limit,
-        candidates=tuple(model.rank(problem, legal, hardware)),
+        candidates=ranked,
         rejections=tuple(sorted(rejections, key=lambda r: -r.count)),
         stored=tuple(stored),
+        kernels=tuple((c, found) for c, found in occupied.items() if found is not None),
         notes=notes,
     )
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from .. import calibration, explanation, logs, model
+from .. import calibration, explanation, logs, model, occupancy
 from ..problem import GemmProblem
 from . import FAILED, OK, UsageError
 from .cache import measurements_table
@@ -33,6 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     if found.candidates:
         print(_candidates(found, arguments.top))
     print(_stored(found))
+    if found.candidates:
+        print(_kernels(found))
     if found.rejections:
         print(_rejections(found))
     return OK
@@ -109,6 +111,14 @@ def _stored(found: explanation.Explanation) -> str:
         text += "".join(f"\n  {m.config.name} rejected: {m.failure}" for m in record.rejected)
         blocks.append(text)
     return "\n".join(blocks)
+
+
+def _kernels(found: explanation.Explanation) -> str:
+    if not found.kernels:
+        return "\nNone of its kernels is compiled here; inductor-flydsl tune does that."
+    rows = [(config.name, *occupancy.cells(kernel)) for config, kernel in found.kernels]
+    title = "\nKernels that are compiled here, from their code objects:"
+    return f"{title}\n{table(('CONFIG', *occupancy.COLUMNS), rows, indent='  ')}"
 
 
 def _rejections(found: explanation.Explanation) -> str:

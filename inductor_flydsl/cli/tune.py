@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from .. import calibration, model, settings, shapes, space
+from .. import calibration, model, occupancy, settings, shapes, space
+from ..arch import get_arch
 from ..devices import Device, get_device
 from ..fleet import Job, Outcome, tune_over
 from ..problem import GemmProblem
@@ -151,8 +152,11 @@ def _print(arguments: argparse.Namespace, outcomes: list[Outcome]) -> None:
     for outcome in outcomes:
         if outcome.record is None:
             say(f"{outcome.problem} on {outcome.device}: {outcome.error}")
+    kernels = {o.record.id: _kernel(o.record) for o in outcomes if o.record is not None}
     rows = [
-        summary(o.record) | {"measured_now": o.measured} for o in outcomes if o.record is not None
+        summary(o.record) | {"measured_now": o.measured, "kernel": _json(kernels[o.record.id])}
+        for o in outcomes
+        if o.record is not None
     ]
     if arguments.json:
         emit_json(rows)
@@ -173,8 +177,26 @@ def _print(arguments: argparse.Namespace, outcomes: list[Outcome]) -> None:
         for row in rows
     ]
     print(table(header, cells))
+    shown = [
+        (str(row["key"])[:12], row["best"], *occupancy.cells(kernel))
+        for row in rows
+        if (kernel := kernels[str(row["key"])]) is not None
+    ]
+    if shown:
+        title = "\nWhat the best kernels occupy, from their code objects:"
+        print(f"{title}\n{table(('KEY', 'BEST', *occupancy.COLUMNS), shown)}")
     records = [o.record for o in outcomes if o.record is not None]
     _tell_errors((record.clock.value, record.key.problem) for record in records)
+
+
+def _kernel(record: TuningRecord) -> occupancy.Occupancy | None:
+    if record.best is None:
+        return None
+    return occupancy.compiled(record.key.problem, record.best, get_arch(record.key.arch))
+
+
+def _json(kernel: occupancy.Occupancy | None) -> dict[str, object] | None:
+    return None if kernel is None else kernel.to_json()
 
 
 def _tell_errors(times: Iterable[tuple[str, GemmProblem]]) -> None:

@@ -27,6 +27,7 @@ RANK |= {
 RANK |= {"measure": 6, "isolation": 7, "tuner": 8, "explanation": 9, "fleet": 9}
 RANK |= {
     "shapes": 2,
+    "occupancy": 6,
     "fleet_ray": 10,
     "report": 9,
     "logs": 9,
