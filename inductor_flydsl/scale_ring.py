@@ -23,35 +23,45 @@ class ScaleRing:
     """Sizes of the ring.
 
     Attributes:
-        a_units, b_units: groups of 16 rows in the tiles of A and of B.
         steps: K steps that a chunk lasts, and pieces that it is loaded in.
-        loads: of each wave for a piece.
-        waves: of the workgroup.
-        slots: chunks held at once.
+        waves: that load scales of A; as many load those of B, or the same one where there is one.
+        loads: of each wave for a piece, of each operand that it loads.
+        slots: chunks held at once, a power of two.
+        alone: one wave loads both.
     """
 
-    a_units: int
-    b_units: int
     steps: int
-    loads: int
     waves: int
+    loads: int
     slots: int
+    alone: bool
 
     @classmethod
     def of(cls, config: Any) -> ScaleRing:
         """The ring of a GemmConfig."""
         steps = max(1, CHUNK_K // config.tile_k)
-        a_units, b_units = config.tile_m // UNIT_ROWS, config.tile_n // UNIT_ROWS
-        loads = -(-(a_units + b_units) // (steps * config.waves))
+        waves = max(1, config.waves // 2)
+        units = max(config.tile_m, config.tile_n) // UNIT_ROWS
+        loads = -(-units // (steps * waves))
         # The first piece of a chunk is loaded steps - 1 before the K step it belongs to, which is
         # itself stages - 1 ahead.
-        slots = 3 if config.pipeline == "hti" else 2 - (2 - config.stages) // steps
-        return cls(a_units, b_units, steps, loads, config.waves, slots)
+        slots = 2 if config.pipeline == "staged" and config.stages == 2 else 4
+        return cls(steps, waves, loads, slots, config.waves == 1)
+
+    @property
+    def dma_steps(self) -> int:
+        """DMA instructions of each wave for a piece."""
+        return self.loads * (2 if self.alone else 1)
+
+    @property
+    def operand_bytes(self) -> int:
+        """LDS bytes of one operand's part of a chunk; loads of more rows than it has pad it."""
+        return self.steps * self.loads * self.waves * UNIT_BYTES
 
     @property
     def chunk_bytes(self) -> int:
-        """LDS bytes of a chunk; loads of more rows than there are pad it."""
-        return self.steps * self.loads * self.waves * UNIT_BYTES
+        """LDS bytes of a chunk: A's part, then B's."""
+        return 2 * self.operand_bytes
 
     @property
     def bytes(self) -> int:

@@ -103,7 +103,7 @@ def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
     return (
         problem_limit(problem, arch)
         or _tile_limit(problem, config)
-        or _pipeline_limit(problem, config)
+        or _pipeline_limit(config)
         or _room_limit(problem, config, arch)
         or _split_limit(problem, config)
         or _span_limit(problem, config)
@@ -126,10 +126,8 @@ def _tile_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
     return None
 
 
-def _pipeline_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
+def _pipeline_limit(config: GemmConfig) -> str | None:
     if config.pipeline == "hti":
-        if problem.dtype.scaled:
-            return f"the hti pipeline has no form for {problem.dtype.value}"
         if config.stages != 2:
             return f"stages={config.stages}: the hti pipeline has 2"
         if config.waves_m != 2 or config.waves_n < 2:
@@ -264,7 +262,7 @@ def dma_per_stage(spec: KernelSpec) -> int:
             bits = rows * config.tile_k * dtype.bits
             total += bits // (8 * config.threads * LOAD_BYTES[load])
     if spec.block_scaled and "gather" not in (spec.a_scales, spec.b_scales):
-        total += spec.scale_ring.loads
+        total += spec.scale_ring.dma_steps
     return total
 
 

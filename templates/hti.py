@@ -21,6 +21,10 @@ and B0, read in phase 3 of step s-1, from 1: one half tile a phase (`REFILL`), i
 B1 A1. Each is waited for at the end of the phase before it is read in: B0 at 2, A0 at 3, B1 at 0,
 A1 at 1. Five half tiles have been issued after it by then, beginning with the next in that order:
 `Step.younger`.
+
+Block scales of a step are read with the half tile that they belong to. Their ring is filled with
+B0, which is the first of them: it has four slots, so that a slot is filled a whole chunk after it
+was last read.
 """
 
 from __future__ import annotations
@@ -29,12 +33,13 @@ from typing import Any
 
 import flydsl.compiler as flyc
 import flydsl.expr as fx
-from flydsl.expr import const_expr, range_constexpr
+from flydsl.expr import const_expr
 
 from . import ops
 from .epilogue import Block
 from .finish import finish
-from .loads import Operand, masked, tail_masks
+from .loads import Operand
+from .matrix import Piece, Reader, product
 from .workgroup import Workgroup
 
 STAGES = 2
@@ -58,7 +63,7 @@ def body(wg: Workgroup) -> None:
     b_lds = wg.lds + 2 * STAGES * a0.g.bytes
     b0 = wg.operand_b(half_n, b_lds)
     b1 = b0.from_row(half_n, b_lds + STAGES * b0.g.bytes)
-    acc = multiply_halves(wg.spec, (a0, a1), (b0, b1), wg.wave, wg.k)
+    acc = multiply_halves(wg, [a0, a1], [b0, b1])
     across_m, across_n = a0.g.fragments, b0.g.fragments
     blocks = []
     for (i, j), quarter in zip(QUARTERS, range(4), strict=True):
@@ -74,16 +79,29 @@ def body(wg: Workgroup) -> None:
 class Step:
     """What the phases of a K step read, load, wait for and multiply."""
 
-    def __init__(self, a: tuple[Operand, Operand], b: tuple[Operand, Operand], wave: Any) -> None:
-        self.halves = (b[0], a[0], b[1], a[1])
-        self.bases = [half.fragment_bases(wave[1 - i % 2]) for i, half in enumerate(self.halves)]
-        self.gathers = "gather" in (a[0].g.load, b[0].g.load)
-        self.across_m, self.across_n = a[0].g.fragments, b[0].g.fragments
-        self.mfma_steps = a[0].g.tile_k // 32
+    def __init__(self, wg: Workgroup, a: list[Operand], b: list[Operand]) -> None:
+        spec, config = wg.spec, wg.spec.config
+        self.scales = wg.block_scales()
+        of_a, of_b = ((self.scales, i) if self.scales is not None else None for i in range(2))
+        self.halves = (
+            Reader(b[0], spec.b_type, wg.wave[1], of_b),
+            Reader(a[0], spec.dtype, wg.wave[0], of_a),
+            Reader(b[1], spec.b_type, wg.wave[1], of_b, config.tile_n // 2),
+            Reader(a[1], spec.dtype, wg.wave[0], of_a, config.tile_m // 2),
+        )
+        self.gathers = any(half.operand.dma_steps == 0 for half in self.halves)
+        if self.scales is not None:
+            self.gathers = self.gathers or self.scales.dma_steps == 0
+        self.instructions = self.halves[0].instructions
+
+    def dma_steps(self, half: int) -> int:
+        """DMAs of `load`."""
+        own = self.halves[half].operand.dma_steps
+        return own + (self.scales.dma_steps if half == B0 and self.scales is not None else 0)
 
     def younger(self, half: int) -> int:
         """DMAs that may be in flight where this half tile must have landed."""
-        return sum(self.halves[(half + 1 + i) % 4].dma_steps for i in range(YOUNGER))
+        return sum(self.dma_steps((half + 1 + i) % 4) for i in range(YOUNGER))
 
     def wait(self, half: int, reads: int = 0) -> None:
         """Wait at the end of a memory cluster for the DMAs of the half tile that is read next.
@@ -97,42 +115,59 @@ class Step:
         lgkmcnt = 0 if self.gathers else min(reads, LGKMCNT_MAX)
         ops.wait(vmcnt=self.younger(half), lgkmcnt=lgkmcnt)
 
+    def start(self) -> None:
+        """Start the loads that come before the first step: all of it and most of the second."""
+        if self.scales is not None:
+            for piece in range(-self.scales.early, 0):
+                self.scales.load(fx.Int32(piece))
+        for half in range(4):
+            self.load(fx.Int32(0), half)
+        for half in range(3):
+            self.load(fx.Int32(1), half)
+
     def load(self, k_step: Any, half: int) -> None:
-        """Start the DMA of one half tile."""
-        self.halves[half].load(k_step, k_step & (STAGES - 1))
+        """Start the DMA of one half tile; with the step's first one goes a piece of the scales."""
+        if half == B0 and self.scales is not None:
+            self.scales.load(k_step)
+        self.halves[half].operand.load(k_step, k_step & (STAGES - 1))
 
     def read(self, k_step: Any, half: int) -> list[Any]:
-        """Fragments of a half tile, MFMA step major."""
-        operand, bases = self.halves[half], self.bases[half]
-        return [
-            operand.fragment(bases, k_step & (STAGES - 1), kk, i)
-            for kk in range(self.mfma_steps)
-            for i in range(operand.g.fragments)
-        ]
+        """What all instructions of a step take of a half tile: its scales, if any, then slices."""
+        reader, stage = self.halves[half], k_step & (STAGES - 1)
+        slices = [reader.read(stage, i) for i in range(self.instructions)]
+        return reader.step_scales(k_step) + [x for one in slices for x in one]
 
     def reads(self, half: int) -> int:
         """DS instructions of `read`, without those of its first fragment."""
-        g = self.halves[half].g
-        return (self.mfma_steps * g.fragments - 1) * (1 if g.k_contiguous else 2)
+        reader = self.halves[half]
+        each = 1 if reader.operand.g.k_contiguous else 2
+        return reader.scale_reads + (reader.reads * self.instructions - 1) * each
 
-    def mask(self, fragments: list[Any], remaining: Any) -> list[Any]:
-        """The fragments with K elements past ``remaining`` set to zero."""
-        steps, lane = self.mfma_steps, self.halves[0].lane
-        each = len(fragments) // steps
-        masks = [tail_masks(remaining - kk * 32, lane) for kk in range(steps)]
-        return [masked(f, masks[i // each]) for i, f in enumerate(fragments)]
+    def multiply(
+        self, acc: list[Any], a: tuple[int, list[Any]], b: tuple[int, list[Any]], remaining: Any
+    ) -> list[Any]:
+        """acc + A·B of one quarter.
 
-    def multiply(self, acc: list[Any], a: list[Any], b: list[Any]) -> list[Any]:
-        """acc + A·B of one quarter."""
-        across_m, across_n = self.across_m, self.across_n
+        Args:
+            acc: its accumulators.
+            a, b: a half tile each, and what `read` gave of it.
+            remaining: K elements of a partial step, else None.
+        """
         acc = list(acc)
-        for kk in range(self.mfma_steps):
-            for m in range(across_m):
-                for n in range(across_n):
-                    i = m * across_n + n
-                    left, right = b[kk * across_n + n], a[kk * across_m + m]
-                    acc[i] = ops.mfma(left, right, acc[i])
+        for instruction in range(self.instructions):
+            right = self._pieces(*a, instruction, remaining)
+            left = self._pieces(*b, instruction, remaining)
+            for m, row in enumerate(right):
+                for n, column in enumerate(left):
+                    i = m * len(left) + n
+                    acc[i] = product(column, row, acc[i], instruction)
         return acc
+
+    def _pieces(self, half: int, read: list[Any], instruction: int, remaining: Any) -> list[Piece]:
+        reader = self.halves[half]
+        scales, slices = read[: reader.scale_reads], read[reader.scale_reads :]
+        own = slices[instruction * reader.reads : (instruction + 1) * reader.reads]
+        return reader.pieces(own, instruction, scales, remaining)
 
 
 def run_step(
@@ -146,16 +181,16 @@ def run_step(
     Args:
         step: what to do in them.
         acc: accumulators, quarter major.
-        b0: fragments of half tile B0.
+        b0: what was read of half tile B0.
         k_step: index of the step.
         remaining: K elements of a partial step, which is the last.
 
     Returns:
-        The accumulators, and the fragments of B0 of the next step.
+        The accumulators, and what was read of B0 of the next step.
     """
     quarter = len(acc) // 4
     a: list[Any] = [None, None]
-    b: list[Any] = [b0 if remaining is None else step.mask(b0, remaining), None]
+    b: list[Any] = [b0, None]
     done: list[Any] = []
     for phase, (i, j) in enumerate(QUARTERS):
         fresh = (A0, B1, A1, B0)[phase]
@@ -170,27 +205,26 @@ def run_step(
             b0 = read
         else:
             kept = a if fresh in (A0, A1) else b
-            kept[fresh // 2] = read if remaining is None else step.mask(read, remaining)
-        done += step.multiply(acc[phase * quarter : (phase + 1) * quarter], a[i], b[j])
+            kept[fresh // 2] = read
+        own = acc[phase * quarter : (phase + 1) * quarter]
+        done += step.multiply(own, ((A0, A1)[i], a[i]), ((B0, B1)[j], b[j]), remaining)
         ops.barrier()
         ops.set_priority(0)
     return done, b0
 
 
 @flyc.jit
-def multiply_halves(spec: Any, a: Any, b: Any, wave: Any, k: Any) -> list[Any]:
+def multiply_halves(wg: Workgroup, a: Any, b: Any) -> list[Any]:
     """Run the phases over K.
 
     Returns:
         The accumulators: quarter, then fragment of M, then of N; 4 fp32 a lane each.
     """
-    step_of = Step(a, b, wave)
+    spec, wave, k = wg.spec, wg.wave, wg.k
+    step_of = Step(wg, a, b)
     tile_k = spec.config.tile_k
     acc = [ops.zeros() for _ in range(4 * a[0].g.fragments * b[0].g.fragments)]
-    for half in range_constexpr(4):
-        step_of.load(fx.Int32(0), half)
-    for half in range_constexpr(3):
-        step_of.load(fx.Int32(1), half)
+    step_of.start()
     step_of.wait(A0)
     ops.barrier()
     b0 = step_of.read(fx.Int32(0), B0)

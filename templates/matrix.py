@@ -61,12 +61,16 @@ class Reader:
             row = first_row + wave * (operand.g.fragments * 16)
             self.scale_base = scales[0].bases(scales[1], row)
 
-    def step_scales(self, k_step: Any, remaining: Any = None) -> list[Any]:
-        """The scales of a K step, a row fragment each; None without."""
-        count = self.operand.g.fragments
+    @property
+    def scale_reads(self) -> int:
+        """Reads of `step_scales`."""
+        return 0 if self.scales is None else self.operand.g.fragments
+
+    def step_scales(self, k_step: Any) -> list[Any]:
+        """The scales of a K step, a row fragment each; none without."""
         if self.scales is None:
-            return [None] * count
-        return [self.scales.read(self.scale_base, k_step, i, remaining) for i in range(count)]
+            return []
+        return [self.scales.read(self.scale_base, k_step, i) for i in range(self.scale_reads)]
 
     def read(self, stage: Any, instruction: int) -> list[Any]:
         """Slices of all row fragments for an instruction of a K step, row fragment major.
@@ -100,6 +104,8 @@ class Reader:
         """
         if remaining is not None:
             first = instruction * self.slices
+            if self.scales is not None:
+                scales = [s & self.scales.tail_mask(remaining) for s in scales]
             masks = [self._masks(first + s, remaining) for s in range(self.slices)]
             read = [masked(value, masks[i % self.slices]) for i, value in enumerate(read)]
         if self.slices == 2:
@@ -107,7 +113,8 @@ class Reader:
                 low.shuffle(high, list(range(8)))
                 for low, high in zip(read[::2], read[1::2], strict=True)
             ]
-        return [Piece(v, s, self.format) for v, s in zip(read, scales, strict=True)]
+        held = scales or [None] * len(read)
+        return [Piece(v, s, self.format) for v, s in zip(read, held, strict=True)]
 
     def _masks(self, kk: int, remaining: Any) -> list[Any]:
         if self.format is None:

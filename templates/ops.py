@@ -38,18 +38,28 @@ def buffer(address: fx.Int64, num_bytes: fx.Int32) -> ir.Value:
     )
 
 
-def load_to_lds(rsrc: ir.Value, lds: fx.Int32, offset: fx.Int32, size: int) -> None:
+def load_to_lds(
+    rsrc: ir.Value, lds: fx.Int32, offset: fx.Int32, size: int, skipped: fx.Int32 | None = None
+) -> None:
     """Start a DMA of ``size`` bytes a lane into LDS, lane after lane from ``lds``.
 
     Counted by vmcnt; nothing else waits for it.
+
+    Args:
+        rsrc: descriptor of the memory.
+        lds: LDS address, the same in all lanes.
+        offset: of a lane; size: its bytes.
+        skipped: bytes from the descriptor's start to where all lanes count from, not negative; it
+            narrows the range that is checked (CDNA4 ISA guide, 9.1.5.4, raw buffers).
     """
     zero = fx.Int32(0).ir_value()
+    shared = zero if skipped is None else as_ir_value(skipped)
     dialect.raw_ptr_buffer_load_async_lds(
         rsrc,
         lds_pointer(lds),
         fx.Int32(size).ir_value(),
         as_ir_value(offset),
-        zero,
+        shared,
         zero,
         aux=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 0),
     )

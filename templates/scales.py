@@ -34,17 +34,18 @@ class Source:
 
     def __init__(self, layout: str, address: Any, rows: Any, blocks: Any, strides: Any) -> None:
         self.swizzled = layout == "swizzled"
-        self.row, self.block = strides
+        self.row = strides[0]
+        self.block = 1 if layout == "dma" else strides[1]
         self.blocks = blocks[1]
         self.rows_left = rows[1] - rows[0]
         if self.swizzled:
             # The tile may begin inside of a tile of the layout.
-            self.skipped_rows = rows[0] % TILE_ROWS
-            start = fx.Int64(rows[0] // TILE_ROWS) * fx.Int64(self.row)
-            start = start + fx.Int64(blocks[0] // TILE_BLOCKS) * TILE_BYTES
+            self.skipped_rows = ops.modulo(rows[0], TILE_ROWS)
+            start = fx.Int64(ops.quotient(rows[0], TILE_ROWS)) * fx.Int64(self.row)
+            start = start + fx.Int64(ops.quotient(blocks[0], TILE_BLOCKS)) * TILE_BYTES
         else:
             start = fx.Int64(rows[0]) * fx.Int64(self.row)
-            start = start + fx.Int64(blocks[0]) * fx.Int64(self.block)
+            start = start + fx.Int64(blocks[0]) * fx.Int64(strides[1])
         self.address = address + start
         self.bytes = (self.blocks > 0).select(self._extent(), fx.Int32(0))
 
@@ -52,25 +53,60 @@ class Source:
         """Whole dwords from `address` to the last scale: the range check works on dwords."""
         if not self.swizzled:
             return (self.offset(self.rows_left - 1, self.blocks - 1) + 4) & -4
-        tiles = (self.rows_left - 1 + self.skipped_rows) // TILE_ROWS
-        return tiles * self.row + (self.blocks + (TILE_BLOCKS - 1)) // TILE_BLOCKS * TILE_BYTES
+        tiles = ops.quotient(self.rows_left - 1 + self.skipped_rows, TILE_ROWS)
+        blocks = ops.quotient(self.blocks + (TILE_BLOCKS - 1), TILE_BLOCKS)
+        return tiles * self.row + blocks * TILE_BYTES
 
     def offset(self, row: Any, block: Any) -> Any:
         """Bytes from `address` to the scale of a row of the tile and a block of the split."""
         if not self.swizzled:
             return row * self.row + block * self.block
         row = row + self.skipped_rows
-        tile = row // TILE_ROWS * self.row + block // TILE_BLOCKS * TILE_BYTES
-        return tile + row % 32 * 16 + row % TILE_ROWS // 32 * 4 + block % TILE_BLOCKS
+        inside = ops.modulo(row, 32) * 16 + ops.quotient(ops.modulo(row, TILE_ROWS), 32) * 4
+        tile = ops.quotient(row, TILE_ROWS) * self.row
+        return tile + ops.quotient(block, TILE_BLOCKS) * TILE_BYTES + inside
+
+    def from_unit(self, row: Any, block: Any) -> Any:
+        """What `offset` grows by from the first row of a unit and a multiple of 4 blocks.
+
+        A unit begins at a multiple of its rows, so the layout's order of 32 rows is kept in it.
+        """
+        if self.swizzled:
+            return row * 16 + ops.quotient(block, TILE_BLOCKS) * TILE_BYTES
+        return row * self.row + block
 
     def bounded(self, row: Any, block: Any) -> Any:
-        """`offset`, or one out of range where there is no such row or block."""
+        """`offset` of any block, or one out of range where there is no such row or block."""
         inside = (row < self.rows_left) & (block < self.blocks)
-        return inside.select(self.offset(row, block), fx.Int32(ops.OUT_OF_RANGE))
+        offset = self.offset(row, block)
+        if self.swizzled:
+            offset = offset + ops.modulo(block, TILE_BLOCKS)
+        return inside.select(offset, fx.Int32(ops.OUT_OF_RANGE))
+
+
+class _Either:
+    """The source of A or of B, chosen by a condition that is the same in all lanes."""
+
+    def __init__(self, of_b: Any, a: Source, b: Source) -> None:
+        self.of_b, self.a, self.b = of_b, a, b
+        self.address = of_b.select(b.address, a.address)
+        self.bytes = of_b.select(b.bytes, a.bytes)
+
+    def offset(self, row: Any, block: Any) -> Any:
+        return self.of_b.select(self.b.offset(row, block), self.a.offset(row, block))
+
+    def from_unit(self, row: Any, block: Any) -> Any:
+        return self.of_b.select(self.b.from_unit(row, block), self.a.from_unit(row, block))
+
+    def bounded(self, row: Any, block: Any) -> Any:
+        return self.of_b.select(self.b.bounded(row, block), self.a.bounded(row, block))
 
 
 class BlockScales:
     """The scales of a workgroup's tiles of A and B.
+
+    The first half of the waves loads those of A and the second half those of B, so that what a
+    wave needs for it is the same all the time.
 
     Args:
         spec: the KernelSpec.
@@ -80,19 +116,27 @@ class BlockScales:
 
     def __init__(self, spec: Any, a: Source, b: Source, lds: Any) -> None:
         self.ring = spec.scale_ring
-        self.sources = a, b
         self.lds = lds
         self.gathered = "gather" in (spec.a_scales, spec.b_scales)
         # Scales of a row in a K step, and those of one lane: one a matrix instruction.
         self.per_step = spec.config.tile_k // BLOCK
         self.own = self.per_step // 4
         thread = fx.thread_idx.x
-        self.wave, self.lane = ops.uniform(thread // 64), thread % 64
+        wave, self.lane = ops.uniform(thread // 64), thread % 64
+        if self.ring.alone:
+            self.loaders = [_Loader(self, a, wave, 0), _Loader(self, b, wave, 1)]
+        else:
+            of_b = wave >= self.ring.waves
+            of_wave, operand = (
+                of_b.select(wave - self.ring.waves, wave),
+                of_b.select(fx.Int32(1), fx.Int32(0)),
+            )
+            self.loaders = [_Loader(self, _Either(of_b, a, b), of_wave, operand)]
 
     @property
     def dma_steps(self) -> int:
         """Loads of a piece that vmcnt counts until the pipeline waits for them."""
-        return 0 if self.gathered else self.ring.loads
+        return 0 if self.gathered else self.ring.dma_steps
 
     @property
     def early(self) -> int:
@@ -102,35 +146,15 @@ class BlockScales:
     def load(self, k_step: Any, stage: Any = None) -> None:
         """Start loading the piece that goes with the data of a K step, from ``-early`` on.
 
-        The stage of that data says nothing here: a chunk outlives it.
+        The stage of that data says nothing here: a chunk outlives it. What a row has past the end
+        of K is not used, and only what the operand has not is kept out.
         """
         ring = self.ring
         piece = k_step + self.early
-        chunk, part = piece // ring.steps, piece % ring.steps
-        base = self.lds + chunk % ring.slots * ring.chunk_bytes
-        for i in range(ring.loads):
-            unit = (part * ring.loads + i) * ring.waves + self.wave
-            self._load_unit(chunk, unit, base + unit * UNIT_BYTES)
-
-    def _load_unit(self, chunk: Any, unit: Any, lds: Any) -> None:
-        """16 rows of a chunk, 4 lanes a row."""
-        a, b = self.sources
-        of_b = unit >= self.ring.a_units
-        unit = of_b.select(unit - self.ring.a_units, unit)
-        row = unit * UNIT_ROWS + self.lane // LANES_A_ROW
-        block = chunk * CHUNK_BLOCKS + self.lane % LANES_A_ROW * LANE_BLOCKS
-        # The unit is the same for the whole wave, and so is the descriptor.
-        rsrc = ops.buffer(of_b.select(b.address, a.address), of_b.select(b.bytes, a.bytes))
-
-        def offset(block: Any) -> Any:
-            return of_b.select(b.bounded(row, block), a.bounded(row, block))
-
-        if not self.gathered:
-            ops.load_to_lds(rsrc, lds, offset(block), LANE_BLOCKS)
-            return
-        codes = [ops.buffer_load(rsrc, offset(block + i), fx.Int8) for i in range(LANE_BLOCKS)]
-        word = fx.Vector.from_elements(codes, fx.Int8)
-        ops.lds_store(word, lds + self.lane * LANE_BLOCKS, LANE_BLOCKS)
+        chunk, part = ops.quotient(piece, ring.steps), ops.modulo(piece, ring.steps)
+        slot = ops.modulo(chunk, ring.slots) * ring.chunk_bytes
+        for loader in self.loaders:
+            loader.load(chunk * CHUNK_BLOCKS, part, slot)
 
     def bases(self, operand: int, first_row: Any) -> Any:
         """LDS address (chunk 0) of the scales of a lane, of the wave's first row fragment.
@@ -139,26 +163,61 @@ class BlockScales:
             operand: 0 for A, 1 for B.
             first_row: of the wave in the tile of the operand.
         """
-        row = first_row + self.lane % 16 + operand * self.ring.a_units * UNIT_ROWS
-        return self.lds + row * ROW_BYTES + self.lane // 16 * self.own
+        row = first_row + self.lane % 16
+        own = self.lane // 16 * self.own
+        return self.lds + operand * self.ring.operand_bytes + row * ROW_BYTES + own
 
-    def read(self, base: Any, k_step: Any, index: int, remaining: Any = None) -> Any:
+    def read(self, base: Any, k_step: Any, index: int) -> Any:
         """The scales of row fragment ``index`` that a lane feeds to the K step's instructions.
 
         Returns:
             Int32 whose byte i is for instruction i.
         """
         ring = self.ring
-        slot = k_step // ring.steps % ring.slots * ring.chunk_bytes
-        address = base + slot + k_step % ring.steps * self.per_step + index * 16 * ROW_BYTES
-        scales = ops.lds_load_word(address, self.own)
-        return scales if remaining is None else scales & self._tail_mask(remaining)
+        chunk, part = ops.quotient(k_step, ring.steps), ops.modulo(k_step, ring.steps)
+        moved = ops.modulo(chunk, ring.slots) * ring.chunk_bytes + part * self.per_step
+        return ops.lds_load_word(base + moved + index * 16 * ROW_BYTES, self.own)
 
-    def _tail_mask(self, remaining: Any) -> Any:
-        """Bytes of blocks that begin before ``remaining`` K elements of the step."""
+    def tail_mask(self, remaining: Any) -> Any:
+        """Which bytes of `read` are of blocks before ``remaining`` K elements of the step."""
         first = self.lane // 16 * self.own
         mask = fx.Int32(0)
         for i in range(self.own):
             inside = (first + i) * BLOCK < remaining
             mask = mask | inside.select(fx.Int32(0xFF << (8 * i)), fx.Int32(0))
         return mask
+
+
+class _Loader:
+    """What a wave loads of the scales of one operand."""
+
+    def __init__(
+        self, scales: BlockScales, source: Source | _Either, wave: Any, operand: Any
+    ) -> None:
+        self.ring, self.source, self.wave = scales.ring, source, wave
+        self.gathered = scales.gathered
+        self.lds = scales.lds + operand * self.ring.operand_bytes + wave * UNIT_BYTES
+        lane = scales.lane
+        self.lane_row, self.lane_block = lane // LANES_A_ROW, lane % LANES_A_ROW * LANE_BLOCKS
+        self.lane_lds = lane * LANE_BLOCKS
+        self.lane_offset = source.from_unit(self.lane_row, self.lane_block)
+        self.rsrc = ops.buffer(source.address, source.bytes)
+
+    def load(self, block: Any, part: Any, slot: Any) -> None:
+        """Start loading a part of the chunk that begins at a block, into a slot of the ring."""
+        ring = self.ring
+        for i in range(ring.loads):
+            unit = (part * ring.loads + i) * ring.waves
+            row, lds = (unit + self.wave) * UNIT_ROWS, self.lds + slot + unit * UNIT_BYTES
+            if self.gathered:
+                self._gather(row, block, lds)
+            else:
+                skipped = self.source.offset(row, block)
+                ops.load_to_lds(self.rsrc, lds, self.lane_offset, LANE_BLOCKS, skipped)
+
+    def _gather(self, row: Any, block: Any, lds: Any) -> None:
+        row, block = row + self.lane_row, block + self.lane_block
+        offsets = [self.source.bounded(row, block + i) for i in range(LANE_BLOCKS)]
+        codes = [ops.buffer_load(self.rsrc, offset, fx.Int8) for offset in offsets]
+        word = fx.Vector.from_elements(codes, fx.Int8)
+        ops.lds_store(word, lds + self.lane_lds, LANE_BLOCKS)

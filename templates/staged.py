@@ -107,8 +107,8 @@ class Ring:
             The accumulators, and the slices for the next step's first instruction.
         """
         self.wait(self.ahead)
-        a_scales = self.a.step_scales(k_step, remaining)
-        b_scales = self.b.step_scales(k_step, remaining)
+        a_scales = self.a.step_scales(k_step)
+        b_scales = self.b.step_scales(k_step)
         current = first if self.ahead else self.read(k_step, 0)
         for instruction in range(self.a.instructions):
             following: list[Any] = []

@@ -17,6 +17,11 @@ LONG = dataclasses.replace(SQUARE, tile_k=256, stages=3, group_m=2, xcd_remap=Tr
 LONGEST = dataclasses.replace(SQUARE, tile_m=32, tile_k=512)
 SMALL = GemmConfig(tile_m=16, tile_n=64, tile_k=256, stages=4, waves_m=1, waves_n=2)
 
+HTI = GemmConfig(
+    pipeline="hti", tile_m=128, tile_n=128, tile_k=128, stages=2, waves_m=2, waves_n=4, group_m=2
+)
+WIDE = dataclasses.replace(HTI, tile_n=256, tile_k=256, group_m=0, xcd_remap=True)
+
 SHAPES = [
     (1, 8, 32, SMALL),
     (1, 2880, 96, SMALL),
@@ -27,6 +32,9 @@ SHAPES = [
     (33, 7, 1376, LONG),
     (130, 72, 2048, LONGEST),
     (70, 129, 672, LONGEST),
+    (7, 127, 96, HTI),
+    (129, 136, 1184, HTI),
+    (130, 264, 2208, WIDE),
 ]
 TYPES = [
     ("float8_e4m3fn", None),
