@@ -18,9 +18,9 @@ LONGEST = dataclasses.replace(SQUARE, tile_m=32, tile_k=512)
 SMALL = GemmConfig(tile_m=16, tile_n=64, tile_k=256, stages=4, waves_m=1, waves_n=2)
 
 HTI = GemmConfig(
-    pipeline="hti", tile_m=128, tile_n=128, tile_k=128, stages=2, waves_m=2, waves_n=4, group_m=2
+    pipeline="hti", tile_m=128, tile_n=128, tile_k=256, stages=2, waves_m=2, waves_n=4, group_m=2
 )
-WIDE = dataclasses.replace(HTI, tile_n=256, tile_k=256, group_m=0, xcd_remap=True)
+WIDE = dataclasses.replace(HTI, tile_n=256, group_m=0, xcd_remap=True)
 
 SHAPES = [
     (1, 8, 32, SMALL),
