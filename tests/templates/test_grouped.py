@@ -17,6 +17,8 @@ from inductor_flydsl.arch import GFX950
 from inductor_flydsl.compiler import compile_spec
 from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.devices.emulator import EmulatorDevice
+from inductor_flydsl.dtypes import DType
+from inductor_flydsl.fusion import Fusion, Node, Tensor
 from inductor_flydsl.problem import GemmProblem
 from inductor_flydsl.space import why_not
 
@@ -90,7 +92,7 @@ SUMS = [
 
 
 def run(problem, config, extents):
-    """Check one kernel; returns (C, A, B, offsets)."""
+    """Run one kernel; returns (C, A, B, offsets, *tensors of the epilogue)."""
     assert why_not(problem, config, GFX950) is None
     artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
     device = EmulatorDevice()
@@ -101,7 +103,7 @@ def run(problem, config, extents):
     with settings.scope(emulator_landing="lazy", emulator_order="random"):
         kernel(c, a, b, offsets, *tensors)
     assert not device.last_run.findings
-    return c, a, b, offsets
+    return c, a, b, offsets, *tensors
 
 
 def check(axis, extents, case, **options):
@@ -190,3 +192,30 @@ def test_strided_operands(changes):
     config = dataclasses.replace(STAGED, persistent=1)
     c, a, b, offsets = run(problem, config, SKEW)
     numerics.compare(c, a, b, offsets=offsets)
+
+
+def fused():
+    """relu(product) · scale of the row + residual + bias of the column."""
+    ops = [("acc",), ("relu", 0), ("tensor",), ("mul", 1, 2), ("tensor",), ("add", 3, 4)]
+    ops += [("tensor",), ("add", 5, 6)]
+    values = iter(range(3))
+    nodes = tuple(
+        Node(op=op, args=tuple(args), **({"value": next(values)} if op == "tensor" else {}))
+        for op, *args in ops
+    )
+    along = [(DType.FP32, True, False), (DType.BF16, True, True), (DType.BF16, False, True)]
+    tensors = tuple(Tensor(dtype=d, along_m=m, along_n=n, quads=False) for d, m, n in along)
+    return Fusion(nodes=nodes, tensors=tensors)
+
+
+@pytest.mark.parametrize("axis, layout", [("m", "NT"), ("m", "TN"), ("n", "NN"), ("k", "TN")])
+def test_an_epilogue_reads_its_tensors_where_the_tile_is(axis, layout):
+    total, first, second = sum(SKEW), 72, 40
+    sizes = {"m": (total, first, second), "n": (first, total, second), "k": (first, second, total)}
+    plain = GemmProblem.dense(*sizes[axis], layout=layout, groups=f"{axis}4")
+    step = plain.m * plain.n if axis == "k" else 0
+    strides = ((0, 1, 0), (step, plain.n, 1), (0, 0, 1))
+    problem = dataclasses.replace(plain, fusion=fused(), tensors=strides)
+    config = dataclasses.replace(STAGED, persistent=1)
+    c, a, b, offsets, *tensors = run(problem, config, SKEW)
+    numerics.compare(c, a, b, problem.fusion, tensors, offsets=offsets)
