@@ -32,6 +32,8 @@ SEGMENT_BITS = 42
 """Bits of a segment's number: an address has 48, six of them inside a segment."""
 STEP_LIMIT = 4096
 """Turns of the scheduler after which a probe is given up: it waits for something."""
+NARROW, WIDE = 1, 2
+"""What a wave has loaded: a segment in all, such as a group's offsets, or operands."""
 
 
 class Probe:
@@ -39,7 +41,7 @@ class Probe:
 
     def __init__(self, launch: Launch, memory: Memory, code: list[Run]) -> None:
         self.launch, self.memory = launch, memory
-        self.loaded: np.ndarray = np.zeros(0, np.bool_)
+        self.loaded: np.ndarray = np.zeros(0, np.int8)
         self.found: list[np.ndarray] = []
         program = launch.kernel.program
         self.code = [self._changed(program, pc, code) for pc in range(len(code))]
@@ -47,14 +49,16 @@ class Probe:
     def _changed(self, program: Program, pc: int, code: list[Run]) -> Run:
         inst = program.instructions[pc]
         if inst.base in MFMA or inst.base == "s_barrier":
-            return lambda c: self._stop(c, code[pc])
+            # Waves may meet over offsets before they know where their operands are.
+            least = NARROW if inst.base in MFMA else WIDE
+            return lambda c: self._stop(c, code[pc], least)
         if is_vmem(inst):
             form: list[MemoryForm] = []
             return lambda c: self._vmem(c, inst, form, code[pc])
         return lambda c: code[pc](c)
 
-    def _stop(self, c: Cohort, run: Run) -> Any:
-        if self.loaded[c.waves.idx].all():
+    def _stop(self, c: Cohort, run: Run, least: int) -> Any:
+        if (self.loaded[c.waves.idx] >= least).all():
             c.m.status[c.sel] = ENDED
             return LEAVE
         return run(c)
@@ -67,9 +71,14 @@ class Probe:
             return None
         addr, active = form.touch(c)
         groups = c.m.group_ids[c.m.group_of[c.sel]][:, None]
-        keys = groups << SEGMENT_BITS | addr >> 6
+        segments = addr >> 6
+        keys = groups << SEGMENT_BITS | segments
         self.found.append(np.unique(keys if active is None else keys[active]))
-        self.loaded[c.waves.idx] = True
+        off = np.zeros_like(segments, np.bool_) if active is None else ~active
+        last = np.where(off, segments.min(), segments).max(1)
+        first = np.where(off, segments.max(), segments).min(1)
+        seen = np.where(last > first, WIDE, NARROW).astype(np.int8)
+        self.loaded[c.waves.idx] = np.maximum(self.loaded[c.waves.idx], seen)
         return None if form.lds else run(c)
 
     def run(self, groups: np.ndarray) -> np.ndarray:
@@ -92,7 +101,7 @@ class Probe:
         machine = make_machine(self.launch, groups, False, self.memory)
         rng = random.Random(0)
         machine.queues = Queues(machine, "eager", rng)
-        self.loaded = np.zeros(machine.waves, np.bool_)
+        self.loaded = np.zeros(machine.waves, np.int8)
         scheduler = Scheduler(machine, self.code, "lockstep", rng)
         before = len(self.found)
         for _ in range(STEP_LIMIT):
