@@ -440,8 +440,8 @@ def fuses_own_epilogue(choice: Any) -> bool:
     return isinstance(choice, TritonTemplateCaller)
 
 
-def only_user(scheduler: Any, node: Any) -> Any:
-    """The node that reads what a node writes, if it is one that a schedule has, and the first."""
+def first_user(scheduler: Any, node: Any) -> Any:
+    """The first node of a schedule that reads what a node writes, or None."""
     users = [user.node for buffer in node.get_outputs() for user in buffer.users]
     found = [u for u in users if u.get_name() in scheduler.name_to_node]
     return found[0] if found else None

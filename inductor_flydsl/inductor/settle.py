@@ -43,12 +43,12 @@ def watch(scheduler: Any, why_apart: WhyApart) -> None:
 
 def _settled(scheduler: Any, node: Any, why_apart: WhyApart) -> Any:
     """The node, or that of our choice in its place."""
-    choices = compat.open_choices(node)
-    ours = next((c for c in choices if isinstance(c, FlyDSLCaller)), None)
-    follower = compat.only_user(scheduler, node) if ours is not None else None
-    if ours is None or follower is None:
-        return node
     try:
+        choices = compat.open_choices(node)
+        ours = next((c for c in choices if isinstance(c, FlyDSLCaller)), None)
+        follower = compat.first_user(scheduler, node) if ours is not None else None
+        if ours is None or follower is None:
+            return node
         reason = why_apart(node, ours, follower)
         if reason:
             contest.tell_apart(ours, follower, reason)

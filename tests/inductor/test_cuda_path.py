@@ -231,3 +231,31 @@ def test_a_product_that_is_read_twice_is_told(gpu):
     with inductor_config.patch({fusion_flag(): True}):
         generate(function, (120, 96), (96, 80))
     assert any("used elsewhere" in text for d in choices.decisions() for text in d.apart)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_a_wider_output_and_what_follows_it(gpu, batch):
+    """``out_dtype`` of mm and bmm, which torch has on a GPU alone."""
+    product = torch.bmm if batch else torch.mm
+    rows = 136 if batch else 128
+
+    def function(a, b, r):
+        return (F.relu(product(a, b, out_dtype=torch.float32)) * r,)
+
+    shapes = ((*batch, rows, 96), (*batch, 96, 80), (*batch, rows, 80))
+    with inductor_config.patch({fusion_flag(): True}):
+        code = generate(function, *shapes)
+    (decision,) = choices.decisions()
+    assert decision.chosen == "FLYDSL" and decision.fused and one_kernel(code)
+    assert decision.problem.out_dtype.value == "float32"
+    assert f"empty_strided_cuda({(*batch, rows, 80)}" in code and "torch.float32)" in code
+
+
+def test_an_error_while_settling_leaves_the_op_open(gpu, monkeypatch, caplog):
+    def broken(*_):
+        raise KeyError("injected")
+
+    monkeypatch.setattr(compat, "close", broken)
+    with inductor_config.patch({fusion_flag(): True}):
+        code = generate(FUSED["residual"][0], (144, 96), (96, 80), (144, 80))
+    assert "flydsl_kernel_0(" in code and "stays open: KeyError" in caplog.text
