@@ -179,13 +179,12 @@ def input_offset(graph: Any, name: str) -> Any:
 
 
 def size_hint(symbol: Any) -> int:
-    """The value of a symbol to optimise for; 2.12 and earlier call it otherwise."""
+    """The value of a symbol to optimise for; a fixed one where nothing is known of it."""
     from torch._inductor import config
     from torch._inductor.virtualized import V
 
-    sizevars: Any = V.graph.sizevars
-    ask = getattr(sizevars, "optimization_hint", None) or sizevars.size_hint
-    return int(ask(symbol, fallback=getattr(config, "unbacked_symint_fallback", 8192)))
+    fallback = config.unbacked_symint_fallback
+    return int(V.graph.sizevars.optimization_hint(symbol, fallback=fallback))
 
 
 def is_multiple(number: Any, divisor: int) -> bool:
