@@ -372,7 +372,11 @@ def _grid(problem: GemmProblem, config: GemmConfig, compute_units: int) -> int:
         tiles_m, tiles_n = config.tiles(problem)
         return tiles_m * tiles_n * config.split_k
     most = max_tiles(problem, config)
-    return min(most, config.persistent * compute_units) if config.persistent else most
+    if not config.persistent:
+        return most
+    grid = min(most, config.persistent * compute_units)
+    # The same number on every compute unit: groups seldom have the most tiles that they may.
+    return grid - grid % compute_units if grid > compute_units else grid
 
 
 def max_tiles(problem: GemmProblem, config: GemmConfig) -> int:
