@@ -9,8 +9,12 @@ import dataclasses
 import pytest
 from kernel_runs import run
 
-from inductor_flydsl.config import GemmConfig
+from inductor_flydsl import microscaling, numerics
+from inductor_flydsl.compiler import compile_spec
+from inductor_flydsl.config import GemmConfig, KernelSpec
+from inductor_flydsl.devices import get_device
 from inductor_flydsl.problem import GemmProblem
+from inductor_flydsl.scaling import Scales
 
 SQUARE = GemmConfig(tile_m=64, tile_n=64, tile_k=128, stages=2, waves_m=2, waves_n=2)
 LONG = dataclasses.replace(SQUARE, tile_k=256, stages=3, group_m=2, xcd_remap=True)
@@ -73,3 +77,100 @@ def test_operands_that_run_along_m_or_n(types, layout):
 def test_without_block_scales(types, k):
     _, findings = run(problem_of(65, 33, k, types), SQUARE)
     assert not findings
+
+
+def launched(problem, config, change):
+    """(C, exact float64 product) of a launch on operands that `change` has set up."""
+    import torch
+
+    a_c, a, b, *others = numerics.operands(problem, seed=9)
+    change(a.view(torch.uint8), b.view(torch.uint8), *(x.view(torch.uint8) for x in others))
+    artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
+    device = get_device("emulator")
+    device.load(artifact, problem, config)(a_c, a, b, *others)
+    assert not device.last_run.findings
+    wide_a, wide_b = numerics.exact_operands(problem, a, b, others)
+    return a_c, wide_a @ wide_b
+
+
+@pytest.mark.parametrize("config", [SQUARE, HTI], ids=lambda c: c.name)
+@pytest.mark.parametrize("code, partner", [(0, 254), (254, 0), (0, 127), (254, 100), (1, 200)])
+@pytest.mark.parametrize("types", [TYPES[0], TYPES[2]], ids=str)
+def test_scales_at_the_ends_of_their_range(types, code, partner, config):
+    """2^-127 and 2^127 on whole operands: fp32 products that stay within its range are exact."""
+    problem = problem_of(33, 40, 288, types, scales="plain", out_dtype="float32")
+
+    def change(a, b, a_scale, b_scale):
+        a_scale.fill_(code)
+        b_scale.fill_(partner)
+
+    c, exact = launched(problem, config, change)
+    expected = exact.float()
+    # Sums of fp32 in another order, and subnormals, whose spacing is fixed.
+    slack = exact.abs().max() * 2**-18 + 2**-148
+    finite = expected.isfinite()
+    assert ((c.double() - exact).abs()[finite] <= slack).all()
+    assert (c[~finite] == expected[~finite]).all()
+
+
+@pytest.mark.parametrize("config", [SQUARE, HTI], ids=lambda c: c.name)
+@pytest.mark.parametrize("layout", ["plain", "swizzled"])
+def test_a_nan_scale_spoils_its_rows_alone(layout, config):
+    problem = problem_of(70, 40, 416, TYPES[0], scales=layout)
+    scales = problem.a_scales
+    at = int(microscaling.scale_offsets(scales, 70, 13)[61, 12])
+
+    def change(a, b, a_scale, b_scale):
+        a_scale[at] = 255
+
+    c, exact = launched(problem, config, change)
+    assert c[61].isnan().all() and exact[61].isnan().all()
+    assert c.isnan().sum() == problem.n
+
+
+@pytest.mark.parametrize("types, nan", [(TYPES[0], 0x7F), (TYPES[1], 0x7D)], ids=str)
+def test_nan_infinity_saturation_and_zero_blocks(types, nan):
+    problem = problem_of(40, 48, 320, types, scales="plain", out_dtype="float32")
+    top = 0x7E if types == TYPES[0] else 0x7B
+
+    def change(a, b, a_scale, b_scale):
+        a[3, 17] = nan
+        a[5, :] = top  # The largest finite value all along a row.
+        a[7, :] = 0
+        if types == TYPES[1]:
+            a[9, 200] = 0x7C  # Infinity.
+        b[:, 11] = 0x80  # -0 all along a column.
+
+    c, exact = launched(problem, SQUARE, change)
+    expected = exact.float()
+    assert (c.isnan() == expected.isnan()).all()
+    assert (c.isinf() == expected.isinf()).all()
+    assert (c[7] == 0).all()
+    kept = expected.isfinite()
+    assert ((c.double() - exact).abs()[kept] <= exact[kept].abs().max() * 2**-18).all()
+
+
+def test_scales_that_are_rows_of_something_wider():
+    """Views: dword-aligned rows with a gap, odd rows, and scales that step by two."""
+    for row, block, align in ((20, 1, 4), (13, 1, 1), (30, 2, 2)):
+        problem = problem_of(70, 40, 288, TYPES[0], scales="plain")
+        scales = Scales(row=row, block=block, align=align)
+        problem = dataclasses.replace(problem, a_scales=scales, b_scales=scales)
+        _, findings = run(problem, SQUARE)
+        assert not findings
+
+
+@pytest.mark.parametrize("landing", ["lazy", "eager", "random"])
+@pytest.mark.parametrize("order", ["forward", "reverse", "random", "lockstep"])
+@pytest.mark.parametrize("config", [LONG, HTI], ids=lambda c: c.name)
+def test_any_landing_and_any_order(landing, order, config):
+    problem = problem_of(130, 72, 1312, TYPES[2], scales="plain")
+    _, findings = run(problem, config, emulator_landing=landing, emulator_order=order)
+    assert not findings
+
+
+def test_splits_of_k():
+    split = dataclasses.replace(LONG, split_k=3)
+    for types in (TYPES[0], TYPES[2]):
+        _, findings = run(problem_of(65, 72, 2080, types, scales="swizzled"), split)
+        assert not findings
