@@ -40,6 +40,9 @@ OPS = ("mm", "addmm", "bmm", "baddbmm", "grouped_mm", "scaled_mm")
 GROUPS = 16 * WAVE_SIZE
 # Workgroups of a launch along the second axis of the grid (HIP's limit).
 GRID_Y = 65535
+# Tiles of at most so many elements of C may have a ring of 6 steps: narrow operands leave it room,
+# and small tiles have nothing but loads in flight to hide latency with.
+DEEP_RING_TILE = 32 * 32
 # Scratch memory a split-K launch may ask for.
 WORKSPACE_BYTES = 256 << 20
 
@@ -220,6 +223,12 @@ def _room_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | N
         return f"{lds} bytes of LDS exceed the {arch.lds_bytes} of a CU"
     waves_per_simd = -(-c.waves // arch.simds_per_cu)
     registers = arch.registers_per_lane // waves_per_simd
+    if problem.dtype.scaled and c.pipeline == "staged":
+        across = c.tile_m // (MFMA_M * c.waves_m) + c.tile_n // (MFMA_N * c.waves_n)
+        # Of the instruction under way and of the next: 32 bytes a lane and row fragment, or 16.
+        held = 2 * across * max(problem.dtype.bits, problem.b_type.bits)
+        if c.accumulators + held > registers:
+            return f"{c.accumulators} accumulators and {held} of fragments exceed {registers}"
     if c.accumulators > registers // 2:
         return f"{c.accumulators} accumulators take over half of a wave's {registers} registers"
     return None
@@ -306,7 +315,9 @@ _ORDERS = ((0, False), (8, True))
 
 
 def _staged_configs(tiles_k: tuple[int, ...]) -> Iterator[GemmConfig]:
-    for (tile_m, tile_n), tile_k, stages in itertools.product(_TILES, tiles_k, (2, 3, 4)):
+    for (tile_m, tile_n), tile_k, stages in itertools.product(_TILES, tiles_k, (6, 2, 3, 4)):
+        if stages == 6 and (tiles_k is not TILE_K_SCALED or tile_m * tile_n > DEEP_RING_TILE):
+            continue
         for waves_m, waves_n in _wave_grids(tile_m, tile_n):
             for group_m, xcd_remap in _ORDERS:
                 yield GemmConfig(
