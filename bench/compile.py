@@ -5,7 +5,8 @@ every cache cold, each contestant in a process of its own: ours, PyTorch 2.15's 
 kernels, and Triton's. Then ours once more, all at once in the worker pool, as the tuner does.
 
 Clock: wall time of this machine. A first compile that is not among the candidates comes before,
-so that imports are not in the times; what they and it take is the column "start". FlyDSL stops at
+so that imports are not in the times; what they and it take is the column "start". "CPU" is the
+median of this process's CPU time, which says more where others use the machine. FlyDSL stops at
 assembly text, for which no ROCm is needed; Triton goes on to a code object.
 """
 
@@ -98,12 +99,13 @@ def one_by_one(contestant: str, count: int) -> dict[str, Any]:
     except Missing as error:
         return {"missing": str(error)}
     begun = time.perf_counter() - start
-    seconds = []
+    seconds, cpu = [], []
     for one in compiles:
-        before = time.perf_counter()
+        before, used = time.perf_counter(), time.process_time()
         one()
         seconds.append(time.perf_counter() - before)
-    return {"start": begun, "seconds": seconds}
+        cpu.append(time.process_time() - used)
+    return {"start": begun, "seconds": seconds, "cpu": cpu}
 
 
 def pool(count: int) -> dict[str, Any]:
@@ -135,7 +137,8 @@ def row(name: str, found: dict[str, Any]) -> str:
         return f"{name:10} none: {found['missing']}"
     s = found["seconds"]
     return (f"{name:10} {len(s):7} {min(s):7.2f} {statistics.median(s):7.2f} {max(s):7.2f} "
-            f"{sum(s):8.2f} {found['start']:7.2f}")  # fmt: skip
+            f"{sum(s):8.2f} {found['start']:7.2f} "
+            f"{statistics.median(found['cpu']):7.2f}")  # fmt: skip
 
 
 def unmet(results: dict[str, Any]) -> list[str]:
@@ -169,7 +172,8 @@ def main() -> int:
     print(f"clock: wall, s; {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}; "
           f"{SHAPE.name} {SHAPE.kind} {SHAPE.layout}, caches cold")  # fmt: skip
     print(
-        f"{'serial':10} {'kernels':>7} {'min':>7} {'median':>7} {'max':>7} {'all':>8} {'start':>7}"
+        f"{'serial':10} {'kernels':>7} {'min':>7} {'median':>7} {'max':>7} {'all':>8} {'start':>7} "
+        f"{'CPU':>7}"
     )
     results = {}
     for name in SERIAL:

@@ -94,9 +94,14 @@ def spread(values: Iterable[float]) -> dict[str, float] | None:
     return {"count": len(found), "p10": cuts[0], "p50": cuts[4], "p90": cuts[8]}
 
 
-def clock_error(standings: Sequence[Standing]) -> dict[str, float] | None:
-    """`spread` of published over emulated times."""
-    return spread(x for s in standings for x in s.clock_ratios().values())
+def clock_errors(standings: Sequence[Standing]) -> dict[str, dict[str, float]]:
+    """`spread` of published over emulated times, by kind, where there are two figures or more."""
+    found = {}
+    for kind in dict.fromkeys(s.shape.kind for s in standings):
+        rows = [s for s in standings if s.shape.kind == kind]
+        error = spread(x for s in rows for x in s.clock_ratios().values())
+        found |= {} if error is None else {kind: error}
+    return found
 
 
 # --- text -------------------------------------------------------------------------------------
@@ -150,35 +155,60 @@ def summary(standings: Sequence[Standing]) -> str:
             f"ours over {name}: {mean['geomean']:.3f}x, geometric mean of {mean['shapes']} of "
             f"{mean['of']} shapes; worst {mean['worst']:.2f}x ({mean['worst_shape']})"
         )
-    error = clock_error(standings)
-    if error:
+    for kind, error in clock_errors(standings).items():
         lines.append(
-            f"published/emulated of the peers' own kernels, {error['count']} figures: "
+            f"published/emulated of the peers' own kernels, {kind}, {error['count']} figures: "
             f"p10 {error['p10']:.2f}, median {error['p50']:.2f}, p90 {error['p90']:.2f}"
         )
     return "\n".join(lines)
 
 
+def markdown(standings: Sequence[Standing]) -> str:
+    """The standings as a table for a page: µs, the peers' times over ours, the clock's error."""
+    names = list(dict.fromkeys(name for s in standings for name in s.entries))
+    peers = [name for name in names if name != OURS]
+    header = ["shape", *names, *(f"{name} / ours" for name in peers), "published / emulated"]
+    rows = [header, ["---"] * len(header)]
+    for s in standings:
+        bests = [s.entries[name].best if name in s.entries else None for name in names]
+        clock = ", ".join(f"{name} {x:.2f}" for name, x in s.clock_ratios().items())
+        rows.append([
+            f"{s.shape.name} {s.shape.kind}",
+            *("-" if best is None else f"{best.us:.1f}" for best in bests),
+            *("-" if (x := s.speed(name)) is None else f"{x:.2f}" for name in peers),
+            clock,
+        ])  # fmt: skip
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
 def plot(file: str, title: str, standings: Sequence[Standing]) -> None:
-    """PNG: a group of bars a shape, each contestant's TFLOP/s."""
+    """PNG: each contestant's TFLOP/s a shape, and below it the peers' times over ours."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     names = list(dict.fromkeys(name for s in standings for name in s.entries))
-    width = 0.8 / len(names)
-    figure, axes = pyplot.subplots(figsize=(4 + 0.7 * len(standings), 5), layout="constrained")
-    for i, name in enumerate(names):
-        at = [x + (i - (len(names) - 1) / 2) * width for x in range(len(standings))]
-        axes.bar(at, [_tflops(s, name) for s in standings], width, label=name,
-                 color=COLOURS.get(name))  # fmt: skip
-    axes.set_xticks(range(len(standings)))
-    axes.set_xticklabels([f"{s.shape.name}\n{s.shape.kind}" for s in standings], rotation=60,
-                         ha="right", fontsize=8)  # fmt: skip
-    axes.set(title=title, ylabel="TFLOP/s, clock: emulated", yscale="log")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    figure, (rate, speed) = pyplot.subplots(
+        2, 1, sharex=True, figsize=(4 + 0.6 * len(standings), 7), layout="constrained"
+    )
+    for name in names:
+        rate.plot([_tflops(s, name) for s in standings], "o", label=name, color=COLOURS.get(name))
+    peers = [name for name in names if name != OURS]
+    width = 0.8 / max(1, len(peers))
+    for i, name in enumerate(peers):
+        at = [x + (i - (len(peers) - 1) / 2) * width for x in range(len(standings))]
+        ratios = [s.speed(name) or math.nan for s in standings]
+        speed.bar(at, [x - 1 for x in ratios], width, bottom=1, color=COLOURS.get(name))
+    speed.axhline(1, color="black", linewidth=0.8)
+    labels = [f"{s.shape.name}\n{s.shape.kind}" for s in standings]
+    speed.set_xticks(range(len(standings)), labels, rotation=60, ha="right", fontsize=8)
+    rate.set(title=title, ylabel="TFLOP/s, clock: emulated", yscale="log")
+    rate.legend(frameon=False)
+    speed.set_ylabel("peer's time over ours\n(above 1 ours is faster)")
+    for axes in (rate, speed):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.3)
     figure.savefig(file, dpi=120)
     pyplot.close(figure)
 

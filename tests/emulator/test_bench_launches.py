@@ -30,10 +30,10 @@ def operands() -> problems.Operands:
     return problems.operands_of(TINY)
 
 
-def test_ours_alone_end_to_end(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(kernels, "contestants", lambda cache, count: [ours.Ours(count)])
+def test_ours_alone_end_to_end(tmp_path, capsys) -> None:
     file = tmp_path / "out.json"
-    assert kernels.main(["--shapes", "40,64,128", "--candidates", "2", "--json", str(file)]) == 0
+    given = ["--shapes", "40,64,128", "--candidates", "2", "--json", str(file), "--peers"]
+    assert kernels.main(given) == 0
     text = capsys.readouterr().out
     assert text.startswith("clock: emulated") and "40x64x128 bf16 NT" in text
     data = json.loads(file.read_text())

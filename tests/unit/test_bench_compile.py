@@ -15,9 +15,9 @@ def test_candidates_are_spread_over_a_list() -> None:
 
 
 def test_a_line_and_a_reason() -> None:
-    found = {"start": 4.0, "seconds": [3.0, 1.0, 1.5]}
+    found = {"start": 4.0, "seconds": [3.0, 1.0, 1.5], "cpu": [0.9, 0.8, 1.0]}
     line = bench_compile.row("ours", found).split()
-    assert line == ["ours", "3", "1.00", "1.50", "3.00", "5.50", "4.00"]
+    assert line == ["ours", "3", "1.00", "1.50", "3.00", "5.50", "4.00", "0.90"]
     missing = bench_compile.row("triton", {"missing": "triton is not installed"})
     assert missing.split() == ["triton", "none:", "triton", "is", "not", "installed"]
 

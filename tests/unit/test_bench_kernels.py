@@ -14,6 +14,7 @@ from bench.contest import Candidate, Entry, Timed
 from bench.launches import Recipe, RecipeCache
 from bench.problems import Missing
 from bench.suites import BadShapes, Shape, chosen
+from inductor_flydsl import calibration
 
 
 def timed(us: float, config: str = "one") -> Timed:
@@ -68,6 +69,7 @@ def test_the_command_line_refuses(capsys: pytest.CaptureFixture[str]) -> None:
         (["--shapes", "1,2"], "is not M,N,K"),
         (["--jobs", "0"], "--jobs 0: at least 1"),
         (["--op", "conv"], "invalid choice"),
+        (["--peers", "cublas"], "invalid choice"),
     ):
         with pytest.raises(SystemExit):
             kernels.arguments_of(given)
@@ -199,10 +201,10 @@ def test_the_clocks_error_is_of_the_peers_own_kernels() -> None:
         standing(LARGE, 8.0, None, flydsl=3.6),
     ]
     assert [s.clock_ratios() for s in rows] == [{"vendored": 1.1}, {"vendored": 0.9}, {}]
-    error = standings.clock_error(rows)
-    assert error is not None and error["count"] == 2 and error["p50"] == pytest.approx(1.0)
+    error = standings.clock_errors(rows)["bf16"]
+    assert error["count"] == 2 and error["p50"] == pytest.approx(1.0)
     assert error["p10"] == pytest.approx(0.92) and error["p90"] == pytest.approx(1.08)
-    assert standings.clock_error(rows[:1]) is None
+    assert standings.clock_errors(rows[:1]) == {}
     text = standings.block(rows[0])
     assert "22.0 µs 1.10" in text and "published aten 99.0 µs" in " ".join(text.split())
     assert "published/emulated" in standings.summary(rows)
@@ -220,6 +222,41 @@ def test_targets_are_means_and_single_shapes() -> None:
     assert slow == ["ours over vendored, bf16: 1.100x, at least 1.15x"]
     none = kernels.unmet("mm", [standing(LARGE, None, 11.0)])
     assert none == ["512x512x512 bf16: triton is not installed"]
+
+
+def test_the_declared_error_of_the_clock_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [standing(SMALL, 10.0, 20.0, flydsl=22.0), standing(LARGE, 8.0, 4.0, flydsl=3.6)]
+    monkeypatch.setattr(calibration, "EMULATED", {"bf16": (0.92, 1.08)})
+    assert kernels.clock_beyond(rows) == [] == kernels.clock_beyond(rows[:1])
+    monkeypatch.setattr(calibration, "EMULATED", {"bf16": (0.92, 1.06)})
+    (beyond,) = kernels.clock_beyond(rows)
+    assert beyond.startswith("bf16: published/emulated p10 0.92, p90 1.08 exceed")
+    monkeypatch.setattr(calibration, "EMULATED", {})
+    assert kernels.clock_beyond(rows) == kernels.unmet("mm", rows)[-1:] != []
+
+
+def test_what_an_interrupted_run_found_is_kept(tmp_path, monkeypatch, capsys) -> None:
+    def compared(shapes: object, options: object):
+        yield standing(LARGE, 10.0, 12.0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kernels, "compared", compared)
+    file = tmp_path / "out.json"
+    given = ["--shapes", "8,64,64;512,512,512", "--json", str(file)]
+    assert kernels.main(given) == 0 and kernels.main([*given, "--check"]) == 1
+    assert "interrupted after 1 of 2 shapes" in capsys.readouterr().err
+    data = json.loads(file.read_text())
+    assert len(data["standings"]) == 1 and data["means"]["vendored, bf16"]["geomean"] == 1.2
+
+
+def test_a_table_for_a_page() -> None:
+    rows = [standing(SMALL, 10.0, 20.0, flydsl=22.0), standing(LARGE, 8.0, None)]
+    assert standings.markdown(rows).splitlines() == [
+        "| shape | ours | vendored | vendored / ours | published / emulated |",
+        "| --- | --- | --- | --- | --- |",
+        "| 16x64x128 bf16 | 10.0 | 20.0 | 2.00 | vendored 1.10 |",
+        "| 512x512x512 bf16 | 8.0 | - | - |  |",
+    ]
 
 
 def test_standings_are_json() -> None:

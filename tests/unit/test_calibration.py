@@ -24,9 +24,13 @@ def test_the_error_is_of_the_operands_type(monkeypatch: pytest.MonkeyPatch) -> N
     )
     mixed = GemmProblem.dense(64, 64, 64, dtype="fp4", b_dtype="fp8")
     assert "error for mxfp8 is not known" in calibration.note("model", mixed)
+    groups = GemmProblem.dense(64, 64, 64, groups="m4")
+    assert "error for grouped bf16 is not known" in calibration.note("model", groups)
 
 
 def test_errors_are_ranges_around_what_is_plausible() -> None:
     for table in (model.CALIBRATION, calibration.EMULATED):
-        assert set(table) <= {"bf16", "mxfp8", "mxfp4"}
+        assert {kind.removeprefix(calibration.GROUPED) for kind in table} <= {
+            "bf16", "mxfp8", "mxfp4",
+        }  # fmt: skip
         assert all(0.4 < low < high < 2.5 for low, high in table.values())
