@@ -129,6 +129,7 @@ def explain(problem: GemmProblem, *, arch: str = "gfx950") -> Explanation:
         for rule, found in forbidden.items()
     ]
     sources, notes = _installed()
+    notes += _out_of_reach(problem)
     now = settings.current()
     stored = [
         StoredRecord(record=record, stale=stale_reason(record, sources))
@@ -149,6 +150,16 @@ def explain(problem: GemmProblem, *, arch: str = "gfx950") -> Explanation:
         kernels=tuple((c, found) for c, found in occupied.items() if found is not None),
         notes=notes,
     )
+
+
+def _out_of_reach(problem: GemmProblem) -> tuple[str, ...]:
+    """What PyTorch itself cannot ask for, so that a compile never brings it here."""
+    p = problem
+    if p.dtype.packed != p.b_type.packed:
+        return ("PyTorch has no op for FP8 times FP4: their K extents differ in memory",)
+    if p.block_scaled:
+        return ("PyTorch 2.13 and later have MX recipes in scaled_mm; earlier ones have none",)
+    return ()
 
 
 def _installed() -> tuple[str | None, tuple[str, ...]]:

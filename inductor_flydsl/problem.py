@@ -178,7 +178,7 @@ class GemmProblem:
         a_k, b_k = k // dtype.packed, k // b_type.packed
         lda = a_k if layout.a_k_contiguous else m
         ldb = b_k if layout.b_k_contiguous else n
-        held = None if scales is None else Scales.contiguous(k, ScaleLayout(scales))
+        held = None if scales is None else Scales.contiguous(k, _as_scale_layout(scales))
         own = "abc" if batch != 1 else ""
         if grouping is not None:
             own = {Axis.M: "b", Axis.N: "a", Axis.K: "c"}[grouping.axis]
@@ -350,6 +350,13 @@ def _dtype_and_scales(options: dict[str, Any]) -> tuple[DType, ScaleLayout | str
     if isinstance(asked, str) and asked.lower() in _MX:
         return _MX[asked.lower()], scales or ScaleLayout.PLAIN
     return _as_dtype(asked), scales
+
+
+def _as_scale_layout(value: ScaleLayout | str) -> ScaleLayout:
+    try:
+        return ScaleLayout(value)
+    except ValueError:
+        raise ProblemError("scales", value, "is not a layout", "use plain or swizzled") from None
 
 
 def _as_layout(value: Layout | str) -> Layout:

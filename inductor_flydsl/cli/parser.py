@@ -8,6 +8,7 @@ from .._version import __version__
 from ..problem import PROBLEM_FORM
 
 PROBLEM_HELP = f"{PROBLEM_FORM}, for example 4096,4096,4096,bf16,NT or 8x128,128,64,bf16->fp32"
+PROBLEM_HELP += " or 256,4096,4096,mxfp4"
 GLOB_HELP = "only records whose key, problem, device or choice matches, for example '*4096*'"
 
 
