@@ -116,6 +116,23 @@ def test_a_size_of_one_too_where_dynamo_is_told_not_to_fix_it(ours_is_fast):
     assert (decision.chosen, graphs) == ("FLYDSL", 1)
 
 
+def test_rows_that_nothing_is_known_of_none_too(ours_is_fast):
+    """Unbacked sizes have no hint and no guard: one graph serves 0 and 1 as well."""
+    before = len(choices.decisions())
+    counters.clear()
+    fast = torch.compile(lambda a, b, r: F.gelu(a @ b) + r, mode="max-autotune")
+    for m in (64, 1, 0, 7, 300):
+        a, b, r = random(m, K), random(K, N), random(m, N)
+        for tensor in (a, r):
+            torch._dynamo.decorators.mark_unbacked(tensor, 0)
+        with torch.no_grad():
+            result = fast(a, b, r)
+        exact = F.gelu(a.double() @ b.double()) + r.double()
+        torch.testing.assert_close(result.double(), exact, rtol=2**-7, atol=2e-2)
+    (decision,) = choices.decisions()[before:]
+    assert decision.chosen == "FLYDSL" and counters["stats"]["unique_graphs"] == 1
+
+
 def test_alignment_holds_for_every_size(ours_is_fast):
     """Where rows of A are M apart, an M of 64 says nothing of the alignment at 7."""
     (decision,), _ = run(*CASES["columns of A"][:2], SIZES, (1, None))
