@@ -374,9 +374,9 @@ def _grid(problem: GemmProblem, config: GemmConfig, compute_units: int) -> int:
     most = max_tiles(problem, config)
     if not config.persistent:
         return most
-    grid = min(most, config.persistent * compute_units)
-    # The same number on every compute unit: groups seldom have the most tiles that they may.
-    return grid - grid % compute_units if grid > compute_units else grid
+    # Not rounded to whole compute units: fewer workgroups than tiles would make some take two,
+    # and those without a tile leave at once.
+    return min(most, config.persistent * compute_units)
 
 
 def max_tiles(problem: GemmProblem, config: GemmConfig) -> int:
