@@ -63,10 +63,10 @@ class Ring:
         # Stages that have landed beyond the one that is multiplied.
         self.ahead = 1 if self.stages > 3 else 0
 
-    def fill(self, k_step: Any) -> None:
-        """Start loading a K step."""
+    def fill(self, k_step: Any, stage: Any) -> None:
+        """Start loading a K step into its stage."""
         for part in self.loaded:
-            part.load(k_step, k_step % self.stages)
+            part.load(k_step, stage)
 
     def wait(self, ahead: int) -> None:
         """Wait for a stage and ``ahead`` more with `stages` - 1 of them issued; meet all waves."""
@@ -81,49 +81,52 @@ class Ring:
         for i in range(self.early):
             self.loaded[-1].load(fx.Int32(i - self.early), None)
         for i in range(self.stages - 1):
-            self.fill(fx.Int32(i))
+            self.fill(fx.Int32(i), fx.Int32(i))
         if not self.ahead:
             return []
         self.wait(0)
         return self.read(fx.Int32(0), 0)
 
-    def read(self, k_step: Any, instruction: int) -> list[Any]:
-        """Slices of B, then of A, for an instruction of a K step."""
-        stage = k_step % self.stages
+    def read(self, stage: Any, instruction: int) -> list[Any]:
+        """Slices of B, then of A, for an instruction of a stage."""
         return self.b.read(stage, instruction) + self.a.read(stage, instruction)
 
     def advance(
-        self, acc: list[Any], first: list[Any], k_step: Any, remaining: Any = None
-    ) -> tuple[list[Any], list[Any]]:
+        self, state: tuple[list[Any], list[Any], Any, Any], k_step: Any, remaining: Any = None
+    ) -> tuple[list[Any], list[Any], Any, Any]:
         """One K step.
 
         Args:
-            acc: accumulators, fragment of M major. Each holds 4 neighbours along N.
-            first: slices for the step's first instruction; none where the step reads them itself.
+            state: the accumulators, fragment of M major, each 4 neighbours along N; slices for
+                the step's first instruction, none where the step reads them itself; the stages of
+                the step before and of this one, which a remainder would take longer to find.
             k_step: its index.
             remaining: K elements of the step, where it is partial and the last.
 
         Returns:
-            The accumulators, and the slices for the next step's first instruction.
+            The state for the next step.
         """
+        acc, first, before, stage = state
+        after = stage + 1
+        after = (after == self.stages).select(fx.Int32(0), after)
         self.wait(self.ahead)
         a_scales = self.a.step_scales(k_step)
         b_scales = self.b.step_scales(k_step)
-        current = first if self.ahead else self.read(k_step, 0)
+        current = first if self.ahead else self.read(stage, 0)
         for instruction in range(self.a.instructions):
             following: list[Any] = []
             if instruction + 1 < self.a.instructions:
-                following = self.read(k_step, instruction + 1)
+                following = self.read(stage, instruction + 1)
             elif self.ahead:
-                following = self.read(k_step + 1, 0)
+                following = self.read(after, 0)
             if instruction == 0 and remaining is None:
-                self.fill(k_step + (self.stages - 1))
+                self.fill(k_step + (self.stages - 1), before)
             count = self.b.reads
             left = self.b.pieces(current[:count], instruction, b_scales, remaining)
             right = self.a.pieces(current[count:], instruction, a_scales, remaining)
             acc = _multiplied(acc, left, right, instruction)
             current = following
-        return acc, current
+        return acc, current, stage, after
 
 
 def _multiplied(acc: list[Any], left: list[Piece], right: list[Piece], instruction: int) -> Any:
@@ -151,8 +154,9 @@ def multiply_ring(wg: Workgroup, a: Operand, b: Operand, scales: Any) -> list[An
     acc = [ops.zeros() for _ in range(a.g.fragments * b.g.fragments)]
     first = ring.start()
     full = ops.quotient(k, tile_k)
+    before, stage = fx.Int32(ring.stages - 1), fx.Int32(0)
     for step in range(0, full, 1):
-        acc, first = advance(acc, first, step)
+        acc, first, before, stage = advance((acc, first, before, stage), step)
     if const_expr(wg.spec.k_tail):
-        acc, first = advance(acc, first, full, k - full * tile_k)
+        acc, _, _, _ = advance((acc, first, before, stage), full, k - full * tile_k)
     return acc
