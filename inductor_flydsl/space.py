@@ -40,9 +40,6 @@ OPS = ("mm", "addmm", "bmm", "baddbmm", "grouped_mm", "scaled_mm")
 GROUPS = 16 * WAVE_SIZE
 # Workgroups of a launch along the second axis of the grid (HIP's limit).
 GRID_Y = 65535
-# Tiles of at most so many elements of C may have a ring of 6 steps: narrow operands leave it room,
-# and small tiles have nothing but loads in flight to hide latency with.
-DEEP_RING_TILE = 32 * 32
 # Scratch memory a split-K launch may ask for.
 WORKSPACE_BYTES = 256 << 20
 
@@ -295,41 +292,53 @@ def every_config() -> list[GemmConfig]:
 def _space(scaled: bool) -> list[GemmConfig]:
     """The space of 16-bit operands, or of narrower ones, whose K steps are longer."""
     tiles_k = TILE_K_SCALED if scaled else TILE_K
-    staged = list(_staged_configs(tiles_k))
-    return [*staged, *_hti_configs((128, 256) if scaled else (32, 64)), *_split_configs(staged)]
+    whole = [*_staged_configs(tiles_k), *_hti_configs((128, 256) if scaled else (32, 64))]
+    return [*whole, *_split_configs(whole, shortest=tiles_k[0])]
 
 
 _SPLITS = (2, 4, 8, 16)
-
-
-def _split_configs(staged: list[GemmConfig]) -> Iterator[GemmConfig]:
-    """Split-K pays where a launch has few tiles: small tiles, deep rings, one order."""
-    for config, split in itertools.product(staged, _SPLITS):
-        small = config.tile_m * config.tile_n <= 64 * 128
-        if small and config.stages > 2 and config.tile_k > 32 and not config.xcd_remap:
-            yield replace(config, split_k=split)
-
-
 # (group_m, xcd_remap)
 _ORDERS = ((0, False), (8, True))
 
 
+def _split_configs(configs: list[GemmConfig], shortest: int) -> Iterator[GemmConfig]:
+    """Split-K pays where a launch has few tiles. Splits of a tile read what others read too, so
+    each XCD takes a run of one split's tiles."""
+    for config, split in itertools.product(configs, _SPLITS):
+        deep = config.pipeline == "hti" or config.stages > 3
+        area = config.tile_m * config.tile_n
+        small = config.pipeline == "hti" or area <= 128 * 128
+        worth = area >= 32 * 32 or config.stages <= 4
+        # With more, the reduction spills: 256x256 tiles in 8, by 25 registers.
+        few = config.accumulators * split <= 512
+        if config.xcd_remap and deep and small and worth and few and config.tile_k > shortest:
+            yield replace(config, split_k=split)
+
+
 def _staged_configs(tiles_k: tuple[int, ...]) -> Iterator[GemmConfig]:
-    for (tile_m, tile_n), tile_k, stages in itertools.product(_TILES, tiles_k, (6, 2, 3, 4)):
-        if stages == 6 and (tiles_k is not TILE_K_SCALED or tile_m * tile_n > DEEP_RING_TILE):
-            continue
-        for waves_m, waves_n in _wave_grids(tile_m, tile_n):
+    for (tile_m, tile_n), tile_k in itertools.product(_TILES, tiles_k):
+        for stages, grid in itertools.product(
+            _stages(tile_m * tile_n), _wave_grids(tile_m, tile_n)
+        ):
             for group_m, xcd_remap in _ORDERS:
                 yield GemmConfig(
                     tile_m=tile_m,
                     tile_n=tile_n,
                     tile_k=tile_k,
                     stages=stages,
-                    waves_m=waves_m,
-                    waves_n=waves_n,
+                    waves_m=grid[0],
+                    waves_n=grid[1],
                     group_m=group_m,
                     xcd_remap=xcd_remap,
                 )
+
+
+def _stages(area: int) -> tuple[int, ...]:
+    """Stages of a ring: small tiles need many to keep enough bytes in flight. Where the model
+    sees no difference the first is the better."""
+    if area > 128 * 128:
+        return (2, 3, 4)
+    return (2, 3, 4, 5) if area > 64 * 64 else (6, 2, 3, 4, 8)
 
 
 def _hti_configs(tiles_k: tuple[int, ...]) -> Iterator[GemmConfig]:
@@ -350,10 +359,18 @@ def _hti_configs(tiles_k: tuple[int, ...]) -> Iterator[GemmConfig]:
         )
 
 
+# Twice as many waves as `_wave_grids` gives, where more waves hide more latency.
+_MORE_WAVES = {
+    (128, 128): (2, 4), (128, 64): (2, 4), (64, 128): (2, 4), (32, 64): (2, 2), (64, 32): (2, 2),
+    (32, 32): (2, 2), (16, 64): (1, 4), (16, 128): (1, 4),
+}  # fmt: skip
+
+
 def _wave_grids(tile_m: int, tile_n: int) -> list[tuple[int, int]]:
     area = tile_m * tile_n
     waves = 8 if area >= 256 * 256 else 4 if area >= 64 * 64 else 2 if area >= 32 * 32 else 1
     grids = [(wm, waves // wm) for wm in (1, 2, 4) if waves % wm == 0]
+    grids += [_MORE_WAVES[tile_m, tile_n]] if (tile_m, tile_n) in _MORE_WAVES else []
     return [g for g in grids if tile_m // g[0] >= MFMA_M and tile_n // g[1] >= MFMA_N]
 
 

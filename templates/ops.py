@@ -255,6 +255,11 @@ def set_priority(level: int) -> None:
     rocdl.sched_barrier(0)
 
 
+def keep_order() -> None:
+    """The compiler moves nothing across."""
+    rocdl.sched_barrier(0)
+
+
 def wait(*, vmcnt: int | None = None, lgkmcnt: int | None = None) -> None:
     """Wait until at most this many operations are in flight; the compiler moves nothing across."""
     rocdl.sched_barrier(0)

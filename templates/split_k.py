@@ -18,6 +18,10 @@ from .workgroup import Workgroup
 
 QUAD = 4
 QUAD_BYTES = 16
+# Loads of partial sums that are issued before those of the batch before are added up: what
+# registers there are for, beside up to 16 blocks of accumulators or more.
+LOADS, LOADS_FEW = 12, 4
+ROOMY_BLOCKS = 16
 
 
 @flyc.jit
@@ -85,17 +89,31 @@ class _Slices:
             # Of what the registers hold, nothing is loaded.
             size = mine.select(fx.Int32(0), fx.Int32(self.split_bytes))
             shares.append((mine, ops.buffer(self._start(fx.Int32(split)), size)))
-        return [
-            Block(self._sum(i, block.value, shares), block.row, block.column)
-            for i, block in enumerate(blocks)
-        ]
+        loads = LOADS if len(blocks) <= ROOMY_BLOCKS else LOADS_FEW
+        each = max(1, loads // len(shares))
+        first = [self._load(i, shares) for i in range(min(each, len(blocks)))]
+        done: list[Block] = []
+        for start in range(0, len(blocks), each):
+            # Left alone, the compiler would wait for each load before it issues the next.
+            following = range(start + each, min(start + 2 * each, len(blocks)))
+            second = [self._load(i, shares) for i in following]
+            ops.keep_order()
+            done += [
+                Block(self._sum(block.value, quads, shares), block.row, block.column)
+                for block, quads in zip(blocks[start : start + each], first, strict=True)
+            ]
+            first = second
+        return done
 
-    def _sum(self, index: int, own: Any, shares: list[tuple[Any, Any]]) -> Any:
+    def _load(self, index: int, shares: list[tuple[Any, Any]]) -> list[fx.Vector]:
+        offset = self.offset + index * self.block_bytes
+        return [ops.buffer_load_quad(rsrc, offset) for _, rsrc in shares]
+
+    @staticmethod
+    def _sum(own: Any, quads: list[fx.Vector], shares: list[tuple[Any, Any]]) -> Any:
         total = None
-        for mine, rsrc in shares:
-            quad = ops.buffer_load_quad(rsrc, self.offset + index * self.block_bytes)
-            quad = fx.Vector.from_elements(
-                [mine.select(own[i], quad[i]) for i in range(QUAD)], fx.Float32
-            )
-            total = quad if total is None else total + quad
+        for (mine, _), quad in zip(shares, quads, strict=True):
+            kept = [mine.select(own[i], quad[i]) for i in range(QUAD)]
+            value = fx.Vector.from_elements(kept, fx.Float32)
+            total = value if total is None else total + value
         return total
