@@ -57,7 +57,6 @@ class ModelConstants:
     barrier_clocks: float = 33.88  # fitted: a barrier and its waits, less with more workgroups
     start_ns: float = 291.5  # fitted: kernel arguments and addresses, once a workgroup
     reduce_tb_s: float = 1.127  # fitted: split-K's partial sums, 4 bytes each
-    reduce_ns: float = 0.0  # of a split-K launch beside them: counting in, waiting for the others
     write_tb_s: float = 3.455  # fitted: stores of C, all CUs together
     power: float = 1.015  # fitted: clock under load relative to POWER_CLOCK
     overlap: float = 2.461  # fitted: exponent that joins the CUs' time and traffic past L2
@@ -69,8 +68,9 @@ class ModelConstants:
 
 CONSTANTS = ModelConstants()
 # Published kernels add their partial sums up with atomics; ours are read back by the waves that
-# come last, all over the chip. On the emulated clock that takes about this much.
-OURS = ModelConstants(reduce_tb_s=10.0, reduce_ns=900.0)
+# come last, all over the chip. On the emulated clock that takes about this much, and 900 ns until
+# a wave knows that it is the last.
+OUR_SPLITS = ModelConstants(reduce_tb_s=10.0, start_ns=CONSTANTS.start_ns + 900.0)
 
 # Clock in GHz under load against utilisation of the matrix unit, by bits of an element: published
 # for 16 and 4 bits at several utilisations, for 8 bits at 99 %.
@@ -201,8 +201,9 @@ def predict(problem: GemmProblem, config: GemmConfig, arch: Arch) -> Prediction:
     """
     tile = _tile(problem, config)
     if problem.grouping is None:
-        return estimate(_workload(problem), tile, arch, OURS)
-    found = [estimate(_split(problem, config, split), tile, arch, OURS) for split in Split]
+        ours = OUR_SPLITS if config.split_k > 1 else CONSTANTS
+        return estimate(_workload(problem), tile, arch, ours)
+    found = [estimate(_split(problem, config, split), tile, arch) for split in Split]
     us = sum(prediction.us for prediction in found) / len(found)
     parts = {name: sum(p.parts[name] for p in found) / len(found) for name in PARTS}
     return Prediction(us, **parts, bound=max(parts, key=parts.__getitem__))
@@ -276,7 +277,7 @@ def estimate(
     first_ns = c.l2_clocks / arch.max_clock_ghz + c.miss_ns
     body = _join(ns, far_ns + first_ns, c.overlap)
     if tile.split_k > 1:
-        body += tile.split_k * work.m * work.n * work.batch * 4e-3 / c.reduce_tb_s + c.reduce_ns
+        body += tile.split_k * work.m * work.n * work.batch * 4e-3 / c.reduce_tb_s
     compute = matrix / ghz
     lds = (full * whole.lds + share * final.lds) / ghz
     near = (full * whole.delivery(ghz, c) + share * final.delivery(ghz, c)) / ghz
