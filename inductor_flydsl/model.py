@@ -68,9 +68,9 @@ class ModelConstants:
 
 CONSTANTS = ModelConstants()
 # Published kernels add their partial sums up with atomics; ours are read back by the waves that
-# come last, all over the chip. On the emulated clock that takes about this much, and 900 ns until
+# come last, all over the chip. On the emulated clock that takes about this much, and 1800 ns until
 # a wave knows that it is the last.
-OUR_SPLITS = ModelConstants(reduce_tb_s=10.0, start_ns=CONSTANTS.start_ns + 900.0)
+OUR_SPLITS = ModelConstants(reduce_tb_s=10.0, start_ns=CONSTANTS.start_ns + 1800.0)
 
 # Clock in GHz under load against utilisation of the matrix unit, by bits of an element: published
 # for 16 and 4 bits at several utilisations, for 8 bits at 99 %.
@@ -234,7 +234,27 @@ def rank(
         tile = pair[0].tile_m, pair[0].tile_n
         seen[tile] = seen.get(tile, 0) + 1
         (chosen if seen[tile] <= most else spare).append(pair)
-    return sorted((chosen + spare)[:keep], key=lambda pair: pair[1].us)
+    listed = _both_kinds(chosen + spare, keep)
+    return sorted(listed, key=lambda pair: pair[1].us)
+
+
+_Ranked = list[tuple[GemmConfig, Prediction]]
+
+
+def _both_kinds(ranked: _Ranked, keep: int) -> _Ranked:
+    """The first `keep`, a third of them at least with K in one piece, and a third at least split.
+
+    Small launches gain or lose by the split what the model can't tell.
+    """
+    listed, later = ranked[:keep], ranked[keep:]
+    for split in (False, True):
+        others = [pair for pair in listed if (pair[0].split_k > 1) != split]
+        missing = keep // 3 - (len(listed) - len(others))
+        more = [pair for pair in later if (pair[0].split_k > 1) == split][: max(0, missing)]
+        for pair in others[len(others) - len(more) :]:
+            listed.remove(pair)
+        listed += more
+    return listed
 
 
 def resident_workgroups(problem: GemmProblem, config: GemmConfig, arch: Arch) -> int:
