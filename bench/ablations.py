@@ -27,7 +27,7 @@ BLOG = "AMD blog, CDNA4 GEMM kernels, fp8 4096³"
 HIPKITTENS = "HipKittens paper and repository, bf16"
 FLYDSL = "AMD blog, low-latency GEMMs with FlyDSL, bf16"
 NOT_EXPRESSED = {
-    "multi-stage LDS ring (1.10-2.35x)": "every pipeline has two stages or more",
+    "multi-stage LDS ring (1.10-2.35x)": "every pipeline has two stages or more, several waves",
     "direct-to-LDS loads (1.50x)": "no pipeline stages vectors through registers",
     "16x16 MFMA, not 32x32 (1.22x)": "every pipeline uses 16x16",
     "accumulators pinned to AGPRs (1.08-1.10x)": "the compiler allocates registers",
