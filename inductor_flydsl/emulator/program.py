@@ -35,7 +35,10 @@ class KernelArg:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a kernel takes, from its metadata: registers a lane, bytes, spilled registers."""
+    """What a kernel takes, from its metadata: registers a lane, bytes, spilled registers.
+
+    vgpr and agpr share one file of 512 a SIMD and lane; neither counts the other's.
+    """
 
     vgpr: int
     agpr: int
@@ -287,9 +290,12 @@ def _kernel(record: Value, hsa: dict[str, dict[str, int]], program: Program) -> 
     )
     required = record.get(".reqd_workgroup_size")
     sizes = [int(str(size)) for size in required] if isinstance(required, list) else []
+    agpr = _integer(record, ".agpr_count", 0)
     resources = Resources(
-        vgpr=_integer(record, ".vgpr_count", 0),
-        agpr=_integer(record, ".agpr_count", 0),
+        # The count of vector registers has the accumulation registers in it (LLVM AMDGPU usage,
+        # code object metadata, gfx90a and later).
+        vgpr=max(0, _integer(record, ".vgpr_count", 0) - agpr),
+        agpr=agpr,
         sgpr=_integer(record, ".sgpr_count", 0),
         lds=_integer(record, ".group_segment_fixed_size", 0),
         scratch=_integer(record, ".private_segment_fixed_size", 0),

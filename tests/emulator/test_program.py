@@ -18,6 +18,7 @@ from inductor_flydsl.emulator import (
 )
 from inductor_flydsl.emulator.asm import parse_instruction, parse_operand
 from inductor_flydsl.emulator.metadata import parse_metadata
+from inductor_flydsl.emulator.timing import groups_per_cu
 
 
 def test_kernel_record() -> None:
@@ -55,6 +56,16 @@ def test_truncated(cut: str) -> None:
 def test_empty(text: str) -> None:
     with pytest.raises(ProgramError, match="empty"):
         load_program(text)
+
+
+def test_accumulation_registers_are_counted_once() -> None:
+    """Metadata's count of vector registers includes them; they share a SIMD's file."""
+    text = text_of("s_nop 0")
+    text = text.replace(".agpr_count:     0", ".agpr_count:     96")
+    text = text.replace(".vgpr_count:     64", ".vgpr_count:     256")
+    resources = load_program(text).kernel("k").resources
+    assert (resources.vgpr, resources.agpr) == (160, 96)
+    assert groups_per_cu(resources, waves=4, lds=0) == 2
 
 
 def test_undefined_label_names_the_line() -> None:
