@@ -52,8 +52,8 @@ def _settings() -> str:
 
 
 def _commands() -> str:
-    text = "Data goes to stdout, messages to stderr. Exit status: 0 done, 1 failed, 2 wrong usage, and"
-    text += " 141 where the reader of stdout has left."
+    text = "Data goes to stdout, messages to stderr. Exit status: 0 done, 1 failed, 2 wrong usage, "
+    text += "and 141 where the reader of stdout has left."
     rows = []
     for name, help_text, verb in _verbs(parser()):
         usage = " ".join(verb.format_usage().removeprefix("usage:").split())
