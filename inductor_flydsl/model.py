@@ -15,6 +15,7 @@ traffic it needs past L2, nor the floor of any launch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -85,6 +86,9 @@ MFMA_MACS = {16: 512.0, 8: 1024.0, 4: 2048.0}
 # Element-wise gathers issue an address and an LDS write for every 2 bytes of a lane, so an eighth
 # of the rate of DMA.
 GATHER_FRACTION = 1 / 8
+# Of single bytes there are twice as many; the emulated clock finds 4000 clocks more a K step of
+# 256 for 32 columns (FP8, B along N), four times what an eighth gives.
+BYTE_GATHER_FRACTION = 1 / 32
 # Registers beside accumulators and fragments: addresses, descriptors, loop state.
 OTHER_REGISTERS = 40
 # Pipelines whose loop places loads, LDS reads and MFMAs between one another by hand.
@@ -255,6 +259,11 @@ def _both_kinds(ranked: _Ranked, keep: int) -> _Ranked:
             listed.remove(pair)
         listed += more
     return listed
+
+
+def best_us(problem: GemmProblem, configs: Sequence[GemmConfig], arch: Arch) -> float:
+    """The shortest predicted time of any of `configs`; infinite without any."""
+    return min((predict(problem, config, arch).us for config in configs), default=math.inf)
 
 
 def resident_workgroups(problem: GemmProblem, config: GemmConfig, arch: Arch) -> int:
@@ -496,7 +505,8 @@ def _split(problem: GemmProblem, config: GemmConfig, split: Split) -> Workload:
 def _tile(problem: GemmProblem, config: GemmConfig) -> Tile:
     p, c = problem, config
     kinds = (operand_load(p, "a"), operand_load(p, "b"))
-    a_issue, b_issue = (GATHER_FRACTION if kind == "gather" else 1.0 for kind in kinds)
+    gathered = BYTE_GATHER_FRACTION if p.dtype.scaled else GATHER_FRACTION
+    a_issue, b_issue = (gathered if kind == "gather" else 1.0 for kind in kinds)
     return Tile(
         tile_m=c.tile_m,
         tile_n=c.tile_n,

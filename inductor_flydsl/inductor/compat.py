@@ -305,6 +305,15 @@ def current_node() -> Any:
 # --- scaled products -------------------------------------------------------------------------
 
 
+def along_k(node: Any, k_axis: int) -> Any:
+    """A matrix whose elements along K are neighbours: a dense copy, or itself if it is so."""
+    from torch._inductor import ir
+
+    rows, columns = node.get_size()
+    strides = (columns, 1) if k_axis == 1 else (1, rows)
+    return ir.ExternKernel.realize_input(ir.ExternKernel.require_exact_strides(node, strides))
+
+
 def is_dense(node: Any) -> bool:
     """The elements of a node with static sizes lie in order, without gaps."""
     return bool(node.get_layout().is_contiguous())

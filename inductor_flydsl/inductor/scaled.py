@@ -7,19 +7,24 @@ is not ours goes on to the built-in one. Knows nothing of devices, tuning or cod
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .. import model, space
+from ..arch import GFX950
 from ..dtypes import DType
 from ..errors import ProblemError
 from ..fusion import Fusion, Node
-from ..problem import alignment
+from ..problem import Layout, alignment
 from ..scaling import BLOCK, TILE_BLOCKS, TILE_ROWS, ScaleLayout, Scales, factors
 from . import compat, operands
 from .extents import Declined, same, static
 from .operands import Asked
+
+log = logging.getLogger("inductor_flydsl")
 
 # Values of torch.nn.functional.SwizzleType.
 LAYOUTS = {0: ScaleLayout.PLAIN, 1: ScaleLayout.SWIZZLED}
@@ -210,6 +215,34 @@ def _strides_taken(a: Any, b: Any) -> bool:
     return bool(strides[0][1] == 1 and strides[1][0] == 1)
 
 
+def _copy_pays(a: Any, b: Any, layout: Any) -> bool:
+    """Whether copies of operands along K, and a kernel that loads them by DMA, are faster.
+
+    Kernels take other orders byte by byte. Both are predicted, the copy at the rate of memory.
+    """
+    try:
+        problem = operands.product(a, b, layout, "scaled_mm").problem
+    except Declined:
+        return False
+    a_k, b_k = problem.k // problem.dtype.packed, problem.k // problem.b_type.packed
+    copied = replace(
+        problem, layout=Layout.NT, lda=a_k, ldb=b_k, a_inner=1, b_inner=1,
+        a_align=alignment(a_k), b_align=alignment(b_k),
+    )  # fmt: skip
+    moved, arch = 0, GFX950
+    if not problem.layout.a_k_contiguous or problem.a_inner != 1:
+        moved += 2 * problem.m * a_k
+    if not problem.layout.b_k_contiguous or problem.b_inner != 1:
+        moved += 2 * problem.n * b_k
+    us = [model.best_us(p, space.candidates(p, arch), arch) for p in (problem, copied)]
+    copy_us = model.CONSTANTS.launch_us + moved / arch.hbm_tb_s * 1e-6
+    log.info(
+        "%s: predicted %.1f µs as it lies, %.1f µs after a copy of %.1f µs",
+        problem, us[0], us[1], copy_us,
+    )  # fmt: skip
+    return us[1] + copy_us < us[0]
+
+
 def _lower(
     a: Any,
     b: Any,
@@ -231,6 +264,8 @@ def _lower(
     from .ops import Inputs
 
     _, _, _, layout, mat_a, mat_b = mm_args(a, b, out_dtype=out_dtype)
+    if not _strides_taken(mat_a, mat_b) and _copy_pays(mat_a, mat_b, layout):
+        mat_a, mat_b = compat.along_k(mat_a, 1), compat.along_k(mat_b, 0)
     nodes = [mat_a, mat_b, *(realize_inputs(x) for x in others if x is not None)]
     recipe, asked = mx
     theirs = [] if recipe is None else compat.mx_choices(nodes, layout, asked, out_dtype)

@@ -159,6 +159,25 @@ def test_operands_of_other_layouts(compiled, monkeypatch, form):
     assert_close(result, a.double() @ b.double() * scale_a.double() * scale_b.double())
 
 
+def test_a_copy_where_it_pays(compiled, monkeypatch):
+    from inductor_flydsl.inductor import scaled
+
+    monkeypatch.setenv("INDUCTOR_FLYDSL_DEVICE", "emulator")
+    monkeypatch.setattr(scaled, "_copy_pays", lambda *operands: True)
+    generator = torch.Generator().manual_seed(8)
+    a = elements(128, 32, E4M3, generator).t()
+    b = elements(128, 48, E4M3, generator)
+    scale_a, scale_b = factors("row", 32, 48, generator)
+
+    def product(a, b, scale_a, scale_b):
+        return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
+
+    result, _, decisions = compiled(product, a, b, scale_a, scale_b)
+    (decision,) = decisions
+    assert decision.chosen == "FLYDSL" and decision.problem.layout.value == "NT"
+    assert_close(result, a.double() @ b.double() * scale_a.double() * scale_b.double())
+
+
 @pytest.mark.parametrize("swizzled", [False, True])
 def test_what_torch_quantises_itself(mx, monkeypatch, swizzled):
     pytest.importorskip("expecttest", reason="torch's own quantisers are in its tests' package")
