@@ -2,7 +2,8 @@
 
 Owns the recording around an engine's closures and the costs of memory instructions, taken from
 their lanes' actual addresses the first few times that each is executed; later executions are
-taken to cost what the last recorded one did. Knows nothing of time or of other waves.
+taken to cost what the last of these did, if they reach memory at all. Knows nothing of time or of
+other waves.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Member = tuple[int, int]
 Events = list[tuple[int, WaveSet]]
 Tracked = list[tuple[int, Member]]
 VISITS = 4
-"""Executions of a memory instruction whose addresses are looked at; they cover a loop's start."""
+"""Executions of a memory instruction whose addresses are looked at; they cover a loop's start. Of
+later ones it is only asked whether they reach memory: past the end of K they do not."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ class Recorder:
         self.wanted = frozenset(groups)
         self.costs: dict[Member, dict[int, list[Cost]]] = {}
         self.caches: dict[int, L1] = {}
+        self.forms: dict[int, MemoryForm] = {}
         self.runs: list[tuple[np.ndarray, Events]] = []
 
     def follows(self, groups: np.ndarray) -> bool:
@@ -188,16 +191,20 @@ class Recorder:
             return None
         cost = self._lds_cost if lds else self._vmem_cost
         seen: dict[Any, int] = {}
+        tracked: dict[Any, Tracked] = {}
 
         def note(c: Cohort) -> None:
-            visits = seen.get(c.waves.key, 0)
-            if visits < VISITS:
-                seen[c.waves.key] = visits + 1
-                tracked = self._members(c.m.group_ids, c.waves)
-                if tracked:
-                    # A line that can't be decoded has its own error when it is executed, next.
-                    with contextlib.suppress(IndexError, ValueError):
-                        cost(c, inst, pc, tracked)
+            key = c.waves.key
+            visits = seen.get(key, 0)
+            if visits >= VISITS and lds:
+                return
+            if not visits:
+                tracked[key] = self._members(c.m.group_ids, c.waves)
+            seen[key] = visits + 1
+            if tracked[key]:
+                # A line that can't be decoded has its own error when it is executed, next.
+                with contextlib.suppress(IndexError, ValueError):
+                    (cost if visits < VISITS else self._vmem_repeat)(c, inst, pc, tracked[key])
 
         return note
 
@@ -227,8 +234,23 @@ class Recorder:
         for (_, member), core in zip(tracked, clocks.tolist(), strict=True):
             self._add(member, pc, LdsCost(core, bus))
 
+    def _form(self, inst: Instruction, pc: int) -> MemoryForm:
+        if pc not in self.forms:
+            self.forms[pc] = MemoryForm(self.program, inst)
+        return self.forms[pc]
+
+    def _vmem_repeat(self, c: Cohort, inst: Instruction, pc: int, tracked: Tracked) -> None:
+        """The cost of an earlier execution again, or none where no lane reaches memory."""
+        form = self._form(inst, pc)
+        _, active = form.touch(c)
+        nothing = VmemCost(issue_clocks(form.size, 0, self.facts), 0, 0, -1)
+        for row, member in tracked:
+            before = self.costs[member][pc]
+            reaches = active is None or bool(active[row].any())
+            before.append(before[VISITS - 1] if reaches else nothing)
+
     def _vmem_cost(self, c: Cohort, inst: Instruction, pc: int, tracked: Tracked) -> None:
-        form = MemoryForm(self.program, inst)
+        form = self._form(inst, pc)
         rows = [row for row, _ in tracked]
         addr, active = form.touch(c)
         touched = segments_of(addr[rows], form.size, None if active is None else active[rows])

@@ -65,6 +65,26 @@ def test_left_out_rounds_are_made_up_for(monkeypatch: pytest.MonkeyPatch, block:
     assert cycles() == pytest.approx(whole, rel=0.01)
 
 
+@pytest.mark.parametrize("inside", [2, 7, 20])
+def test_loads_past_the_end_of_a_buffer_move_nothing(inside: int) -> None:
+    """20 loads of 256 bytes each, of which the first `inside` reach memory."""
+    text = f"""
+s_mov_b32 s6, {256 * inside}
+s_mov_b32 s7, 0x27000
+s_movk_i32 s8, 20
+.Lloop:
+buffer_load_dword v3, v1, s[4:7], 0 offen
+v_add_u32_e32 v1, 0x100, v1
+s_sub_i32 s8, s8, 1
+s_cmp_lg_u32 s8, 0
+s_cbranch_scc1 .Lloop
+s_waitcnt vmcnt(0)
+"""
+    result = launch(HEAD + text, [np.zeros(1024)], options=Options(findings=False))
+    # An array need not start at a line.
+    assert result.stats["l2_read_bytes"] - 256 * inside in (0, 64)
+
+
 def test_workgroups_of_an_xcd_share_its_l2() -> None:
     """16 workgroups: each has a line of its own, one that its XCD shares, one that all share."""
     group = np.repeat(np.arange(16), 3)
