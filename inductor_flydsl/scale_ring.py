@@ -45,7 +45,8 @@ class ScaleRing:
         loads = -(-units // (steps * waves))
         # The first piece of a chunk is loaded steps - 1 before the K step it belongs to, which is
         # itself stages - 1 ahead.
-        slots = 2 if config.pipeline == "staged" and config.stages == 2 else 4
+        needed = 3 if config.pipeline == "hti" else 2 - (2 - config.stages) // steps
+        slots = 1 << (needed - 1).bit_length()
         return cls(steps, waves, loads, slots, config.waves == 1)
 
     @property

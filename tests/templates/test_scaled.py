@@ -169,6 +169,13 @@ def test_any_landing_and_any_order(landing, order, config):
     assert not findings
 
 
+@pytest.mark.parametrize("stages, tile_k", [(6, 512), (6, 256), (5, 128), (4, 512)])
+def test_scales_outlive_deep_rings(stages, tile_k):
+    config = GemmConfig(tile_m=32, tile_n=32, tile_k=tile_k, stages=stages, waves_m=1, waves_n=2)
+    _, findings = run(problem_of(40, 40, 4160, TYPES[2], scales="plain"), config)
+    assert not findings
+
+
 def test_splits_of_k():
     split = dataclasses.replace(LONG, split_k=3)
     for types in (TYPES[0], TYPES[2]):
