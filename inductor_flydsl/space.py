@@ -33,6 +33,8 @@ TILE_K = (32, 64, 128)
 TILE_K_SCALED = (128, 256, 512)
 # With more, kernels that gather an operand spill registers (256x256 tiles of 8 waves, by 61).
 GATHER_ACCUMULATORS = 64
+# Registers of a staged kernel that are neither accumulators nor fragments, at the least.
+ADDRESSES = 16
 # K is a multiple of this for 8-bit operands, as in torch: a 16-byte piece never has K's end inside.
 SCALED_K = 16
 OPS = ("mm", "addmm", "bmm", "baddbmm", "grouped_mm", "scaled_mm")
@@ -220,10 +222,12 @@ def _room_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | N
         return f"{lds} bytes of LDS exceed the {arch.lds_bytes} of a CU"
     waves_per_simd = -(-c.waves // arch.simds_per_cu)
     registers = arch.registers_per_lane // waves_per_simd
-    if problem.dtype.scaled and c.pipeline == "staged":
+    if c.pipeline == "staged":
         across = c.tile_m // (MFMA_M * c.waves_m) + c.tile_n // (MFMA_N * c.waves_n)
-        # Of the instruction under way and of the next: 32 bytes a lane and row fragment, or 16.
-        held = 2 * across * max(problem.dtype.bits, problem.b_type.bits)
+        # Of the instruction under way and of the next: 32 bytes a lane and row fragment of FP8,
+        # else 16; and addresses. A 256x256 tile of 16 waves spills 13 registers.
+        bits = max(problem.dtype.bits, problem.b_type.bits)
+        held = 2 * across * bits if problem.dtype.scaled else 2 * across * bits // 4 + ADDRESSES
         if c.accumulators + held > registers:
             return f"{c.accumulators} accumulators and {held} of fragments exceed {registers}"
     if c.accumulators > registers // 2:

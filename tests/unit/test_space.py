@@ -46,6 +46,8 @@ def test_problems_without_a_kernel(change: dict[str, object], words: str) -> Non
         ({"tile_k": 48}, "tile_k=48"),
         ({"stages": 6}, "bytes of LDS"),
         ({"tile_m": 256, "tile_n": 256, "waves_m": 1, "waves_n": 2, "tile_k": 32}, "accumulators"),
+        ({"tile_m": 256, "tile_n": 256, "waves_m": 4, "waves_n": 4, "tile_k": 64}, "of fragments"),
+        ({"tile_m": 256, "tile_n": 256, "waves_m": 1, "waves_n": 8, "tile_k": 32}, "of fragments"),
         ({"tile_m": 16, "tile_k": 32, "waves_m": 1, "waves_n": 4}, "do not tile A in LDS evenly"),
         ({"tile_n": 16, "tile_k": 32, "waves_m": 4, "waves_n": 1}, "do not tile B in LDS evenly"),
     ],
