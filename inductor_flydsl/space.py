@@ -285,7 +285,8 @@ _TILES: tuple[tuple[int, int], ...] = (
     (64, 128),
     (64, 64),
 )
-_TILES += ((32, 128), (32, 64), (16, 128), (16, 64), (64, 32), (64, 16), (32, 32), (16, 16))
+_TILES += ((32, 128), (32, 64), (16, 128), (16, 64), (64, 32), (64, 16), (32, 32), (16, 32))
+_TILES += ((32, 16), (16, 16))
 
 
 def every_config() -> list[GemmConfig]:
@@ -322,7 +323,7 @@ def _split_configs(configs: list[GemmConfig], shortest: int) -> Iterator[GemmCon
 def _staged_configs(tiles_k: tuple[int, ...]) -> Iterator[GemmConfig]:
     for (tile_m, tile_n), tile_k in itertools.product(_TILES, tiles_k):
         for stages, grid in itertools.product(
-            _stages(tile_m * tile_n), _wave_grids(tile_m, tile_n)
+            _stages(tile_m * tile_n, tile_k == tiles_k[-1]), _wave_grids(tile_m, tile_n)
         ):
             for group_m, xcd_remap in _ORDERS:
                 yield GemmConfig(
@@ -337,12 +338,19 @@ def _staged_configs(tiles_k: tuple[int, ...]) -> Iterator[GemmConfig]:
                 )
 
 
-def _stages(area: int) -> tuple[int, ...]:
+def _stages(area: int, longest: bool) -> tuple[int, ...]:
     """Stages of a ring: small tiles need many to keep enough bytes in flight. Where the model
-    sees no difference the first is the better."""
+    sees no difference the first is the better.
+
+    Args:
+        area: of the tile.
+        longest: the K step is the longest of the space.
+    """
     if area > 128 * 128:
         return (2, 3, 4)
-    return (2, 3, 4, 5) if area > 64 * 64 else (6, 2, 3, 4, 8)
+    if area > 64 * 64:
+        return (5, 2, 3, 4)
+    return (6, 2, 3, 4, 8) if longest else (8, 2, 3, 4, 6)
 
 
 def _hti_configs(tiles_k: tuple[int, ...]) -> Iterator[GemmConfig]:
@@ -366,7 +374,7 @@ def _hti_configs(tiles_k: tuple[int, ...]) -> Iterator[GemmConfig]:
 # Twice as many waves as `_wave_grids` gives, where more waves hide more latency.
 _MORE_WAVES = {
     (128, 128): (2, 4), (128, 64): (2, 4), (64, 128): (2, 4), (32, 64): (2, 2), (64, 32): (2, 2),
-    (32, 32): (2, 2), (16, 64): (1, 4), (16, 128): (1, 4),
+    (32, 32): (2, 2), (16, 64): (1, 4), (16, 128): (1, 4), (16, 32): (1, 2), (32, 16): (2, 1),
 }  # fmt: skip
 
 

@@ -208,6 +208,39 @@ def test_rank_is_sorted_stable_and_varied() -> None:
     assert len(model.rank(problem, same_tile, GFX950, 4)) == 4
 
 
+# The fastest on the emulated clock of 30 to 45 configurations of each shape that were run there.
+FASTEST = {
+    (8, 4096, 4096): "staged_16x16x128_s8_w1x1",
+    (16, 4096, 4096): "staged_16x16x128_s8_w1x1",
+    (32, 4096, 4096): "staged_16x16x128_s6_w1x1",
+    (64, 4096, 4096): "staged_32x32x128_s6_w2x2",
+    (128, 4096, 4096): "staged_64x128x64_s5_w2x2_g8_xcd_k4",
+    (512, 4096, 4096): "hti_128x256x64_s2_w2x4_g8_xcd_k4",
+    (32, 14336, 4096): "staged_32x64x64_s8_w2x2",
+    (16, 28672, 4096): "staged_16x128x128_s3_w1x4",
+    (4096, 256, 4096): "staged_128x128x64_s5_w2x4_g8_xcd_k4",
+}
+
+
+@pytest.mark.parametrize("shape", FASTEST)
+def test_a_short_list_holds_what_the_emulated_clock_finds_fastest(
+    shape: tuple[int, int, int],
+) -> None:
+    problem = GemmProblem.dense(*shape, layout="NT")
+    short = model.rank(problem, space.candidates(problem, GFX950), GFX950, 12)
+    assert FASTEST[shape] in [config.name for config, _ in short]
+
+
+@pytest.mark.parametrize("m", [1, 16, 33, 64])
+def test_a_short_list_spends_no_place_on_what_cannot_differ(m: int) -> None:
+    problem = GemmProblem.dense(m, 4096, 4096, layout="NT")
+    short = model.rank(problem, space.candidates(problem, GFX950), GFX950, 12)
+    assert sum(config.split_k == 1 for config, _ in short) == 6
+    assert all(config.tile_m < max(2 * m, 32) for config, _ in short)
+    kernels = [(replace(c, stages=2, group_m=0, xcd_remap=False), round(p.us, 2)) for c, p in short]
+    assert len(set(kernels)) == 12
+
+
 def test_fewer_workgroups_fit_where_registers_or_lds_run_out() -> None:
     problem = GemmProblem.dense(4096, 4096, 4096)
     assert model.resident_workgroups(problem, _config(256, 256), GFX950) == 1
