@@ -52,7 +52,7 @@ def tuner(count: int) -> Any:
     """The tuner of the settings, with so many candidates and a pause for a benchmark."""
     import dataclasses
 
-    from inductor_flydsl import model, space
+    from inductor_flydsl import model, ranking, space
     from inductor_flydsl.records import Measurement, now_utc
     from inductor_flydsl.tuner import Tuner, default_tuner
 
@@ -72,7 +72,7 @@ def tuner(count: int) -> Any:
     class Short(Tuner):
         def select(self, problem: Any, device: Any) -> list[Any]:
             legal = space.candidates(problem, device.arch)
-            return [c for c, _ in model.rank(problem, legal, device.arch, count)]
+            return [c for c, _ in ranking.rank(problem, legal, device.arch, count)]
 
     parts = {f.name: getattr(default_tuner(), f.name) for f in dataclasses.fields(Tuner) if f.init}
     return Short(**{n: v for n, v in parts.items() if not n.startswith("_")} | {"measure": measure})

@@ -44,7 +44,7 @@ def spread(found: Sequence[Any], count: int) -> list[Any]:
 
 def specs(shape: Shape, count: int) -> list[Any]:
     """Kernels of ours: the model's first for the shape."""
-    from inductor_flydsl import model, space
+    from inductor_flydsl import ranking, space
     from inductor_flydsl.arch import GFX950
     from inductor_flydsl.config import KernelSpec
 
@@ -52,7 +52,7 @@ def specs(shape: Shape, count: int) -> list[Any]:
 
     problem = problem_of(shape)
     legal = space.candidates(problem, GFX950)
-    return [KernelSpec.of(problem, c) for c, _ in model.rank(problem, legal, GFX950, count)]
+    return [KernelSpec.of(problem, c) for c, _ in ranking.rank(problem, legal, GFX950, count)]
 
 
 def ours(shape: Shape, count: int) -> list[Compile]:

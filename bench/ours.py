@@ -23,14 +23,14 @@ class Ours:
 
     def candidates(self, shape: Shape) -> list[Candidate]:
         """The model's first `keep` of the legal configurations."""
-        from inductor_flydsl import model, space
+        from inductor_flydsl import ranking, space
         from inductor_flydsl.devices import get_device
 
         problem, arch = problem_of(shape), get_device("emulator").arch
         if why := space.problem_limit(problem, arch):
             raise Missing(f"no kernel of ours yet: {why}")
         legal = space.candidates(problem, arch)
-        ranked = model.rank(problem, legal, arch, self.keep)
+        ranked = ranking.rank(problem, legal, arch, self.keep)
         return [
             Candidate(config.name, p.us, lambda operands, c=config: launch(problem, c, operands))
             for config, p in ranked

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from . import compiler, model, occupancy, settings, space
+from . import compiler, model, occupancy, ranking, settings, space
 from .arch import get_arch
 from .config import GemmConfig
 from .errors import MissingDependency
@@ -136,7 +136,7 @@ def explain(problem: GemmProblem, *, arch: str = "gfx950") -> Explanation:
         for record in (Store.over(now.cache_dir).records() if now.cache != "off" else ())
         if record.key.problem == problem and record.key.arch == hardware.name
     ]
-    ranked = tuple(model.rank(problem, legal, hardware))
+    ranked = tuple(ranking.rank(problem, legal, hardware))
     asked = [c for c, _ in ranked[:KERNELS]]
     asked += [m.config for entry in stored for m in entry.record.measurements]
     occupied = {c: occupancy.compiled(problem, c, hardware) for c in dict.fromkeys(asked)}

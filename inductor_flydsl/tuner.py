@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from . import model, settings, space
+from . import ranking, settings, space
 from ._version import __version__
 from .background import Artifacts, Compile
 from .config import GemmConfig, KernelSpec
@@ -326,7 +326,7 @@ class Tuner:
             keep = EMULATED_CANDIDATES
         if self.effort == "exhaustive":
             keep = None
-        ranked = model.rank(problem, space.candidates(problem, device.arch), device.arch, keep)
+        ranked = ranking.rank(problem, space.candidates(problem, device.arch), device.arch, keep)
         return [config for config, _ in ranked]
 
     def _run(

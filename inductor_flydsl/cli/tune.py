@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from .. import calibration, model, occupancy, settings, shapes, space
+from .. import calibration, model, occupancy, ranking, settings, shapes, space
 from ..arch import get_arch
 from ..devices import Device, get_device
 from ..fleet import Job, Outcome, tune_over
@@ -213,7 +213,7 @@ def _dry_run(
     for problem in problems:
         stored = None if arguments.force else tuner.lookup(problem, device)
         chosen = [] if stored is not None else tuner.select(problem, device)
-        plans.append((problem, stored, model.rank(problem, chosen, device.arch)))
+        plans.append((problem, stored, ranking.rank(problem, chosen, device.arch)))
     if arguments.json:
         emit_json(
             [

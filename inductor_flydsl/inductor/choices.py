@@ -252,10 +252,10 @@ def _best(problem: GemmProblem, device: Device) -> tuple[GemmConfig, tuple[Time,
 
 
 def _model_choice(problem: GemmProblem, device: Device) -> tuple[GemmConfig, tuple[Time, ...], int]:
-    from .. import compiler, model
+    from .. import compiler, ranking
     from ..measure import measure
 
-    ranked = model.rank(problem, space.candidates(problem, device.arch), device.arch, 1)
+    ranked = ranking.rank(problem, space.candidates(problem, device.arch), device.arch, 1)
     if not ranked:
         raise Declined(space.usual_limit(problem, device.arch))
     config = ranked[0][0]

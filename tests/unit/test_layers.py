@@ -13,7 +13,15 @@ ROOT = Path(inductor_flydsl.__file__).parent
 RANK = {"_version": 0, "errors": 0, "arch": 1, "dtypes": 1, "fusion": 1.3, "scaling": 1.4}
 RANK |= {"grouping": 1, "problem": 1.6, "scale_ring": 1.7, "microscaling": 2}
 RANK |= {"settings": 1, "config": 2, "signature": 1.8}
-RANK |= {"space": 3, "model": 3, "devices": 3, "records": 4, "templates": 4, "compiler": 5}
+RANK |= {
+    "space": 3,
+    "model": 3,
+    "ranking": 3.5,
+    "devices": 3,
+    "records": 4,
+    "templates": 4,
+    "compiler": 5,
+}
 RANK |= {
     "locks": 1,
     "processes": 1,
@@ -24,7 +32,7 @@ RANK |= {
     "targets": 6,
     "calibration": 4,
 }
-RANK |= {"measure": 6, "isolation": 7, "tuner": 8, "explanation": 9, "fleet": 9}
+RANK |= {"ranking": 3.5, "measure": 6, "isolation": 7, "tuner": 8, "explanation": 9, "fleet": 9}
 RANK |= {
     "shapes": 2,
     "occupancy": 6,

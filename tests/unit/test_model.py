@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from bench.fit_model import FREE
-from inductor_flydsl import model, space
+from inductor_flydsl import model, ranking, space
 from inductor_flydsl.arch import GFX950
 from inductor_flydsl.config import GemmConfig
 from inductor_flydsl.problem import GemmProblem
@@ -75,7 +75,7 @@ def test_utilisation_of_the_k_loop(tile: tuple[int, int], published: int) -> Non
 def test_large_tiles_win_large_problems() -> None:
     problem = GemmProblem.dense(8192, 8192, 8192)
     assert _us(problem, _config(256, 256)) < 0.8 * _us(problem, _config(64, 64))
-    best = model.rank(problem, space.candidates(problem, GFX950), GFX950, 1)[0]
+    best = ranking.rank(problem, space.candidates(problem, GFX950), GFX950, 1)[0]
     assert best[0].tile_m * best[0].tile_n == 256 * 256
     # Best published on MI355X: 1.61 PFLOP/s; nothing may be predicted beyond it by much.
     assert 0.7 < problem.flops / best[1].us * 1e-9 / 1.61 < 1.1
@@ -84,7 +84,7 @@ def test_large_tiles_win_large_problems() -> None:
 def test_small_tiles_win_small_m() -> None:
     problem = GemmProblem.dense(16, 4096, 4096)
     assert _us(problem, _config(16, 64, waves_m=1)) < 0.8 * _us(problem, _config(256, 256))
-    best = model.rank(problem, space.candidates(problem, GFX950), GFX950, 1)[0]
+    best = ranking.rank(problem, space.candidates(problem, GFX950), GFX950, 1)[0]
     assert best[0].tile_m <= 32
 
 
@@ -191,21 +191,21 @@ def test_every_constant_says_where_it_is_from() -> None:
 def test_rank_is_sorted_stable_and_varied() -> None:
     problem = GemmProblem.dense(1024, 1024, 1024)
     configs = space.candidates(problem, GFX950)
-    everything = model.rank(problem, configs, GFX950)
+    everything = ranking.rank(problem, configs, GFX950)
     assert sorted(c.name for c, _ in everything) == sorted(c.name for c in configs)
     times = [p.us for _, p in everything]
     assert times == sorted(times)
-    short = model.rank(problem, configs, GFX950, 12)
+    short = ranking.rank(problem, configs, GFX950, 12)
     assert len(short) == 12
     assert short[0] == everything[0]
     tiles = [(c.tile_m, c.tile_n) for c, _ in short]
     assert max(tiles.count(t) for t in tiles) == 2
-    four = model.rank(problem, configs, GFX950, 4)
+    four = ranking.rank(problem, configs, GFX950, 4)
     assert len({(c.tile_m, c.tile_n) for c, _ in four}) == 4
     few = configs[:5]
-    assert len(model.rank(problem, few, GFX950, 12)) == 5
+    assert len(ranking.rank(problem, few, GFX950, 12)) == 5
     same_tile = [c for c in configs if (c.tile_m, c.tile_n) == (64, 64)]
-    assert len(model.rank(problem, same_tile, GFX950, 4)) == 4
+    assert len(ranking.rank(problem, same_tile, GFX950, 4)) == 4
 
 
 # The fastest on the emulated clock of 30 to 45 configurations of each shape that were run there.
@@ -227,14 +227,14 @@ def test_a_short_list_holds_what_the_emulated_clock_finds_fastest(
     shape: tuple[int, int, int],
 ) -> None:
     problem = GemmProblem.dense(*shape, layout="NT")
-    short = model.rank(problem, space.candidates(problem, GFX950), GFX950, 12)
+    short = ranking.rank(problem, space.candidates(problem, GFX950), GFX950, 12)
     assert FASTEST[shape] in [config.name for config, _ in short]
 
 
 @pytest.mark.parametrize("m", [1, 16, 33, 64])
 def test_a_short_list_spends_no_place_on_what_cannot_differ(m: int) -> None:
     problem = GemmProblem.dense(m, 4096, 4096, layout="NT")
-    short = model.rank(problem, space.candidates(problem, GFX950), GFX950, 12)
+    short = ranking.rank(problem, space.candidates(problem, GFX950), GFX950, 12)
     assert sum(config.split_k == 1 for config, _ in short) == 6
     assert all(config.tile_m < max(2 * m, 32) for config, _ in short)
     kernels = [(replace(c, stages=2, group_m=0, xcd_remap=False), round(p.us, 2)) for c, p in short]
