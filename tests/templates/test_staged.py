@@ -20,6 +20,8 @@ RING = GemmConfig(
     tile_m=32, tile_n=64, tile_k=32, stages=4, waves_m=1, waves_n=2, group_m=2, xcd_remap=True
 )
 SMALL = GemmConfig(tile_m=16, tile_n=64, tile_k=128, stages=3, waves_m=1, waves_n=2)
+LOW = GemmConfig(tile_m=16, tile_n=32, tile_k=128, stages=6, waves_m=1, waves_n=2)
+NARROW = GemmConfig(tile_m=32, tile_n=16, tile_k=64, stages=8, waves_m=2, waves_n=1, xcd_remap=True)
 
 SHAPES = [
     (1, 8, 1, SMALL),
@@ -64,6 +66,8 @@ SHAPES = [
     (3, 5, 4095, SMALL),
     (320, 96, 34, SQUARE),
     (1, 1, 1, SQUARE),
+    (33, 65, 1097, LOW),
+    (70, 40, 1096, NARROW),
 ]
 
 
