@@ -22,6 +22,7 @@ from .activate import is_active
 from .decisions import Decision, Time, clear, decisions, record
 from .operands import Declined
 from .ops import OPS, Inputs
+from .scaled import MX_OP
 
 __all__ = ["Decision", "Time", "clear", "decisions", "handler_of", "is_active", "offer"]
 
@@ -112,7 +113,8 @@ def offer(inputs: Inputs, others: Sequence[Any]) -> Any:
         raise
     except (Declined, InductorFlyDSLError) as error:
         reason = str(error)
-        level = logging.WARNING if _is_news_to_user(error) else logging.INFO
+        news = _is_news_to_user(error) or _aten_refuses(inputs)
+        level = logging.WARNING if news else logging.INFO
     except Exception as error:
         log.debug("declined by an error", exc_info=True)
         reason, level = f"{type(error).__name__}: {error}", logging.WARNING
@@ -133,6 +135,11 @@ def _is_news_to_user(error: Exception) -> bool:
         return False
     _told.add(str(error))
     return True
+
+
+def _aten_refuses(inputs: Inputs) -> bool:
+    """Whether what ATen will say of the op hides the reason: PyTorch has no MX product on a CPU."""
+    return inputs.op == MX_OP and inputs.layout.device.type == "cpu"
 
 
 def _offered_before(op: str) -> bool:

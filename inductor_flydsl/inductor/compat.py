@@ -194,15 +194,15 @@ def is_multiple(number: Any, divisor: int) -> bool:
     return bool(V.graph.sizevars.statically_known_multiple_of(number, divisor))
 
 
-def guard_at_most(symbol: Any, value: int) -> bool:
-    """Compile again where a symbol exceeds a value; False if that cannot be had."""
-    import sympy
+def guard(condition: Any) -> bool:
+    """Compile again where a relation of symbols fails; False if that cannot be had."""
     from torch._inductor.virtualized import V
 
     environment: Any = V.graph.sizevars.shape_env
-    if getattr(environment, "frozen", False) or environment.is_unbacked_symint(symbol):
+    unbacked = any(environment.is_unbacked_symint(s) for s in condition.free_symbols)
+    if getattr(environment, "frozen", False) or unbacked:
         return False
-    return bool(environment.evaluate_expr(sympy.Le(symbol, value)))
+    return bool(environment.evaluate_expr(condition))
 
 
 # --- selection -------------------------------------------------------------------------------

@@ -49,6 +49,11 @@ def same(left: Any, right: Any) -> bool:
     return left == right or bool(sympy.expand(left - right) == 0)
 
 
+def equal(left: Any, right: Any) -> bool:
+    """As `same`; sizes that inputs have apart are guarded to be equal where they are now."""
+    return same(left, right) or compat.guard(sympy.Eq(left, right))
+
+
 def align(base: int, *counts: Any) -> int:
     """`problem.alignment` of byte counts that may be symbolic: what divides all their values."""
     fixed = [int(c) for c in counts if is_static(c)]

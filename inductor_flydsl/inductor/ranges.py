@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import sympy
+
 from .. import space
 from ..arch import get_arch
 from ..errors import ProblemError
@@ -37,7 +39,7 @@ def guard(launch: Launch, sizes: dict[str, Any]) -> dict[str, int]:
         top = _largest(launch, sizes, symbol)
         if top < TOP:
             limits[str(symbol)] = top
-            if not compat.guard_at_most(symbol, top):
+            if not compat.guard(sympy.Le(symbol, top)):
                 log.info("%s <= %d is checked at every launch: it cannot be guarded", symbol, top)
     return limits
 

@@ -21,7 +21,7 @@ from ..fusion import Fusion, Node
 from ..problem import Layout, alignment
 from ..scaling import BLOCK, TILE_BLOCKS, TILE_ROWS, ScaleLayout, Scales, factors
 from . import compat, operands
-from .extents import Declined, same, static
+from .extents import Declined, equal, static
 from .operands import Asked
 
 log = logging.getLogger("inductor_flydsl")
@@ -82,7 +82,7 @@ def _factor_step(scale: Any, rows: Any, name: str) -> int:
     along = [i for i, size in enumerate(sizes) if size != 1]
     if not along:
         return 0
-    if len(along) > 1 or not same(sizes[along[0]], rows):
+    if len(along) > 1 or not equal(sizes[along[0]], rows):
         raise Declined(f"{name} has a scale of sizes {sizes}: neither one nor one a row")
     (step,) = static([scale.get_stride()[along[0]]], f"stride of the scale of {name}")
     if step < 1:
@@ -114,9 +114,9 @@ def _plain_scales(node: Any, rows: Any, k: int) -> tuple[Scales, bool]:
     blocks = -(-k // BLOCK)
     sizes, strides = list(node.get_size()), list(node.get_stride())
     (offset,) = static([node.get_layout().offset], "offset of block scales")
-    if len(sizes) == 2 and same(sizes[0], rows) and sizes[1] == blocks:
+    if len(sizes) == 2 and equal(sizes[0], rows) and sizes[1] == blocks:
         row, block = static(strides, "strides of block scales")
-    elif len(sizes) == 1 and same(sizes[0], rows * blocks) and strides[0] == 1:
+    elif len(sizes) == 1 and equal(sizes[0], rows * blocks) and strides[0] == 1:
         row, block = blocks, 1
     else:
         raise Declined(f"scales of sizes {sizes} are not those of {rows} rows of {blocks}")

@@ -245,6 +245,12 @@ class TestEmulator:
             return pieces
 
         monkeypatch.setattr(extras.Workspace, "on", on)
+        every = space.candidates
+
+        def split(*args):
+            return [config for config in every(*args) if config.split_k > 1]
+
+        monkeypatch.setattr(space, "candidates", split)
         function, _, dims = CASES["rows"]
         wide = 520
         (decision,), graphs = run(

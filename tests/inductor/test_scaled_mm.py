@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+import torch._inductor.config as inductor_config
 from torch.nn import functional
 
 from inductor_flydsl import microscaling
 from inductor_flydsl.dtypes import DType
+from inductor_flydsl.inductor import choices
 from inductor_flydsl.scaling import ScaleLayout, Scales
 
 pytestmark = pytest.mark.skipif(
@@ -87,6 +89,27 @@ def test_mx(mx, monkeypatch, device, layout, dtype):
     assert "flydsl_kernel" in code
     assert result.dtype is torch.bfloat16
     assert_close(result, exact(a, b, of_a, of_b))
+
+
+def test_rows_of_an_operand_and_of_its_scales_are_one_dynamic_extent(monkeypatch):
+    """They reach the compiler as sizes of two inputs, which nothing but the op holds together."""
+    monkeypatch.setenv("INDUCTOR_FLYDSL_DEVICE", "emulator")
+    generator = torch.Generator().manual_seed(5)
+    n, k, plain = 48, 128, ScaleLayout.PLAIN
+    b, of_b = elements(n, k, E4M3, generator), block_scales(n, k, plain, generator)
+    recipe, swizzle = functional.ScalingType.BlockWise1x32, functional.SwizzleType.NO_SWIZZLE
+
+    def product(a, b, scale_a, scale_b):
+        recipes = (scale_a, recipe, scale_b, recipe)
+        return functional.scaled_mm(a, b, *recipes, swizzle, swizzle)
+
+    fast = torch.compile(product, mode="max-autotune")
+    with inductor_config.patch(flydsl_enable_autotuning=False):
+        for m in (32, 17, 100):
+            a, of_a = elements(m, k, E4M3, generator), block_scales(m, k, plain, generator)
+            result = fast(a, b.t(), of_a[0], of_b[0])
+            assert_close(result, exact(a, b, of_a, of_b))
+    assert [d.chosen for d in choices.decisions()] == ["FLYDSL"] * 2
 
 
 def test_bias_and_relu_join_an_mx_kernel(mx, monkeypatch):
