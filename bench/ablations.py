@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .output import exit_with, writable
+
 SHARE = 1 / 3
 """Of the published log-ratio that ours may be off."""
 BLOG = "AMD blog, CDNA4 GEMM kernels, fp8 4096³"
@@ -232,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.ablations", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller problems")
     parser.add_argument("--check", action="store_true", help="exit 1 where a row is missed")
-    parser.add_argument("--json", metavar="FILE", help="the rows as JSON")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="the rows as JSON")
     options = parser.parse_args(arguments)
     found = rows(options.quick)
     whole = launches(options.quick)
@@ -252,4 +254,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -18,13 +18,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from .output import barh, finish, parser
+from .output import barh, exit_with, finish, parser
 from .roles import run_role
 
 TARGET_RATIO = 1.7
@@ -126,12 +125,17 @@ def _arguments() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
     made.add_argument("--candidates", type=int, help="for each GEMM")
-    return made.parse_args()
+    options = made.parse_args()
+    if options.candidates is None:
+        options.candidates = QUICK_CANDIDATES if options.quick else CANDIDATES
+    if options.candidates < 1:
+        made.error(f"--candidates {options.candidates}: at least 1")
+    return options
 
 
 def main() -> int:
     arguments = _arguments()
-    count = arguments.candidates or (QUICK_CANDIDATES if arguments.quick else CANDIDATES)
+    count = arguments.candidates
     if arguments.role:
         print(json.dumps(ROLES[arguments.role](count)))
         return 0
@@ -170,4 +174,4 @@ def _unmet(results: dict[str, Any], ratio: float) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -16,14 +16,13 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .output import barh, finish, parser
+from .output import barh, exit_with, finish, parser
 from .problems import Missing, operands_of
 from .roles import run_role
 from .suites import Shape
@@ -156,7 +155,8 @@ def _arguments() -> argparse.Namespace:
     made.add_argument("--role", choices=(*SERIAL, "pool"), help=argparse.SUPPRESS)
     made.add_argument("--candidates", type=int, help="of each contestant, 3 or more")
     options = made.parse_args()
-    options.candidates = options.candidates or (QUICK_COUNT if options.quick else COUNT)
+    if options.candidates is None:
+        options.candidates = QUICK_COUNT if options.quick else COUNT
     if options.candidates < 3 and not options.role:
         made.error(f"--candidates {options.candidates}: at least 3, for a median")
     return options
@@ -193,4 +193,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

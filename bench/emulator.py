@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .isa_runs import case_of, compile_text, on_one_core
+from .output import exit_with, writable
 
 TARGET_OFF, TARGET_ON = 1_000_000, 300_000
 TARGET_LARGE_SECONDS = 30.0
@@ -119,7 +120,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.emulator", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round instead of five")
     parser.add_argument("--check", action="store_true", help="exit 1 where a target isn't met")
-    parser.add_argument("--json", metavar="FILE", help="the rows as JSON")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="the rows as JSON")
     given = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(given)
     on_one_core("bench.emulator", given)
@@ -141,4 +142,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -19,6 +19,7 @@ from inductor_flydsl.arch import GFX950
 from inductor_flydsl.model import CLOCK, CONSTANTS, ModelConstants, Tile, estimate
 
 from . import published
+from .output import exit_with
 from .published import Row
 
 FREE = (
@@ -148,4 +149,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    exit_with(main)

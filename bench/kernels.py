@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import math
 import os
 import sys
@@ -28,12 +27,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from inductor_flydsl.errors import ProblemError
+
 from . import published, standings, suites
 from .contest import Contestant, enter
 from .isa_runs import on_one_core
 from .launches import RecipeCache
-from .output import finish, parser, versions
-from .problems import operands_of
+from .output import exit_with, finish, parser, versions, writable
+from .problems import operands_of, problem_of
 from .suites import Shape
 
 CANDIDATES, QUICK_CANDIDATES = 12, 4
@@ -158,21 +159,23 @@ def arguments_of(given: Sequence[str] | None) -> argparse.Namespace:
                       help=f"of {', '.join(PEERS)}; none: ours alone (all)")  # fmt: skip
     made.add_argument("--cache", type=Path, default=default_cache(), metavar="DIR",
                       help="where compiled peers are kept (%(default)s)")  # fmt: skip
-    made.add_argument("--markdown", metavar="FILE", help="write a table for a page there")
+    made.add_argument("--markdown", type=writable, metavar="FILE",
+                      help="write a table for a page there")  # fmt: skip
     made.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (1)")
     options = made.parse_args(given)
     quick = options.quick
-    options.candidates = options.candidates or (QUICK_CANDIDATES if quick else CANDIDATES)
+    if options.candidates is None:
+        options.candidates = QUICK_CANDIDATES if quick else CANDIDATES
     if options.within is None:
         options.within = QUICK_WITHIN if quick else WITHIN
     for name in ("candidates", "jobs"):
         if getattr(options, name) < 1:
             made.error(f"--{name} {getattr(options, name)}: at least 1")
-    if options.plot and importlib.util.find_spec("matplotlib") is None:
-        made.error("--plot needs matplotlib: pip install 'inductor-flydsl[bench]'")
     try:
         options.chosen = suites.chosen(options.op, options.shapes, quick)
-    except suites.BadShapes as error:
+        for shape in options.chosen:
+            problem_of(shape)
+    except (suites.BadShapes, ProblemError) as error:
         made.error(str(error))
     return options
 
@@ -211,4 +214,4 @@ def main(given: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     on_one_core("bench.kernels", sys.argv[1:])
-    sys.exit(main())
+    exit_with(main)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .isa_runs import Case, case_of, compile_text, on_one_core
+from .output import exit_with, writable
 
 TARGET = 0.98
 # Largest error over largest element of a right bf16 result.
@@ -238,7 +239,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.mutation", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two kernels instead of all")
     parser.add_argument("--check", action="store_true", help="exit 1 below the target")
-    parser.add_argument("--json", metavar="FILE", help="every outcome")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="every outcome")
     given = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(given)
     on_one_core("bench.mutation", given)
@@ -258,4 +259,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

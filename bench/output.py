@@ -1,23 +1,59 @@
-"""What the benchmarks share: their options, a table, JSON, and unmet targets."""
+"""What the benchmarks share: options, how they exit, JSON, plots, and unmet targets."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import importlib.metadata
+import importlib.util
 import json
+import os
 import platform
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+
+def writable(text: str) -> str:
+    """An argparse type: a file that can be written, found out before anything is measured."""
+    file = Path(text)
+    if file.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a directory; name a file")
+    if not file.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: its directory does not exist; make it first")
+    if not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written; name another file")
+    return text
+
+
+def plottable(text: str) -> str:
+    """`writable`, where there is something to draw with."""
+    if importlib.util.find_spec("matplotlib") is None:
+        way = "pip install 'inductor-flydsl[bench]'"
+        raise argparse.ArgumentTypeError(f"needs matplotlib: {way}")
+    return writable(text)
+
+
+def exit_with(main: Callable[[], int]) -> NoReturn:
+    """Exit with `main`'s status; with 141, as a shell has it, where stdout's reader has left."""
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python's own flush at exit must not complain about it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 128 + signal.SIGPIPE
+    sys.exit(status)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """The options that every benchmark has."""
     made = argparse.ArgumentParser(description=description)
-    made.add_argument("--json", metavar="FILE", help="write the results there")
-    made.add_argument("--plot", metavar="FILE", help="draw them (PNG; needs matplotlib)")
+    made.add_argument("--json", type=writable, metavar="FILE", help="write the results there")
+    made.add_argument("--plot", type=plottable, metavar="FILE",
+                      help="draw them (PNG; needs matplotlib)")  # fmt: skip
     made.add_argument("--quick", action="store_true", help="fewer repeats, under a minute")
     made.add_argument("--check", action="store_true", help="exit 1 where a target is not met")
     return made

@@ -13,12 +13,11 @@ Where torch is older the reason is printed.
 from __future__ import annotations
 
 import importlib
-import sys
 import timeit
 from collections.abc import Callable
 from typing import Any
 
-from .output import barh, finish, parser
+from .output import barh, exit_with, finish, parser
 
 M, N, K = 128, 128, 128
 TARGET_US = 2.0
@@ -161,4 +160,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

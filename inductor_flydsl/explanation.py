@@ -24,6 +24,8 @@ from .targets import stale_reason
 EXAMPLES = 2
 # Candidates, the best ones, whose compiled kernels are looked for.
 KERNELS = 16
+# PyTorch whose scaled_mm has MX recipes.
+MX_RECIPES = (2, 13)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +159,18 @@ def _out_of_reach(problem: GemmProblem) -> tuple[str, ...]:
     p = problem
     if p.dtype.packed != p.b_type.packed:
         return ("PyTorch has no op for FP8 times FP4: their K extents differ in memory",)
-    if p.block_scaled:
+    if p.block_scaled and not _has_mx_recipes():
         return ("PyTorch 2.13 and later have MX recipes in scaled_mm; earlier ones have none",)
     return ()
+
+
+def _has_mx_recipes() -> bool:
+    """Whether the installed torch can ask for block scales; found without importing it."""
+    try:
+        major, minor = importlib.metadata.version("torch").split(".")[:2]
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return (int(major), int(minor)) >= MX_RECIPES
 
 
 def _installed() -> tuple[str | None, tuple[str, ...]]:

@@ -36,14 +36,19 @@ def read(path: Path) -> list[GemmProblem]:
     Raises:
         ProblemError: the file cannot be read or a line is none of these; it names the line.
     """
+    way = "name a CSV or JSONL file"
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        way = "name a CSV or JSONL file"
+        content = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        form = f"is not text (byte {error.start} is not UTF-8)"
+        raise ProblemError("shapes", str(path), form, way) from error
+    except OSError as error:
         raise ProblemError("shapes", str(path), f"cannot be read ({error})", way) from error
+    if "\0" in content:
+        raise ProblemError("shapes", str(path), "is not text (it has zero bytes)", way)
     problems: dict[GemmProblem, None] = {}
     header: list[str] | None = None
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(content.splitlines(), start=1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
@@ -56,7 +61,7 @@ def read(path: Path) -> list[GemmProblem]:
                 header = [cell.strip().lower() for cell in cells]
                 continue
             problems[_from_cells(cells, header)] = None
-        except ValueError as error:
+        except (ValueError, csv.Error) as error:
             way = "see inductor-flydsl tune --help"
             raise ProblemError("shapes", f"{path}:{number}", f"{error}", way) from error
     return list(problems)
@@ -93,13 +98,14 @@ def _from_fields(values: dict[str, Any]) -> GemmProblem:
 
 
 _known: dict[Path, set[str]] = {}
+_lost: set[Path] = set()
 _guard = threading.Lock()
 
 
 def record(path: Path, problems: Iterable[GemmProblem]) -> None:
     """Append problems that a recording does not have yet; safe beside other processes.
 
-    A recording that cannot be written costs a warning: it must not cost the user's compile.
+    A recording that cannot be written costs one warning: it must not cost the user's compile.
     """
     lines = [json.dumps({"problem": p.to_json()}, sort_keys=True) for p in problems]
     with _guard:
@@ -112,7 +118,9 @@ def record(path: Path, problems: Iterable[GemmProblem]) -> None:
             with locked(path.with_name(path.name + ".lock"), timeout=LOCK_SECONDS):
                 _append(path, new)
         except OSError as error:
-            log.warning("record=%s cannot be written (%s); problems are lost", path, error)
+            if path not in _lost:
+                log.warning("record=%s cannot be written (%s); problems are lost", path, error)
+            _lost.add(path)
         known.update(new)
 
 

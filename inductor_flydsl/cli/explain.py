@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from .. import calibration, explanation, logs, model, occupancy
+from ..devices.base import Clock
 from ..problem import GemmProblem
 from . import FAILED, OK, UsageError
 from .cache import measurements_table
@@ -98,7 +99,11 @@ def _candidates(found: explanation.Explanation, top: int) -> str:
 
 def _stored(found: explanation.Explanation) -> str:
     if not found.stored:
-        return "\nThe store has no record of this problem."
+        text = "\nThe store has no record of this problem."
+        if found.candidates:
+            error = calibration.note(Clock.EMULATED.value, found.problem)
+            text += f" Of the times that the emulator gives:\n  {error}"
+        return text
     blocks = []
     for entry in found.stored:
         record = entry.record

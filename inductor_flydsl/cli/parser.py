@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 
 from .._version import __version__
+from ..arch import get_arch
+from ..errors import BadArgument
 from ..problem import PROBLEM_FORM
 
 PROBLEM_HELP = f"{PROBLEM_FORM}, for example 4096,4096,4096,bf16,NT or 8x128,128,64,bf16->fp32"
@@ -35,6 +37,14 @@ def _verb(verbs: argparse._SubParsersAction, name: str, text: str) -> argparse.A
     verb: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
     verb.add_argument("--json", action="store_true", help="print JSON")
     return verb
+
+
+def _arch(text: str) -> str:
+    try:
+        get_arch(text)
+    except BadArgument as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _dry_run(verb: argparse.ArgumentParser, text: str) -> None:
@@ -86,7 +96,7 @@ def _explain(verb: argparse.ArgumentParser) -> None:
         help="explain a compiled model from what it logged under "
         "TORCH_LOGS=+inductor_flydsl (- reads stdin)",
     )
-    verb.add_argument("--arch", default="gfx950", help="the architecture (gfx950)")
+    verb.add_argument("--arch", type=_arch, default="gfx950", help="the architecture (gfx950)")
     verb.add_argument("--top", type=int, default=10, metavar="N", help="candidates to show (10)")
 
 
@@ -150,7 +160,7 @@ def _pack(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--store", metavar="DIR", help="a store's directory or an export; default: the user's"
     )
-    verb.add_argument("--arch", default="gfx950", help="what to compile for (gfx950)")
+    verb.add_argument("--arch", type=_arch, default="gfx950", help="what to compile for (gfx950)")
     verb.add_argument(
         "--backend",
         choices=("auto", "rocm", "emulator"),

@@ -68,6 +68,9 @@ def test_the_command_line_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     for given, message in (
         (["--shapes", "1,2"], "is not M,N,K"),
         (["--jobs", "0"], "--jobs 0: at least 1"),
+        (["--candidates", "0"], "--candidates 0: at least 1"),
+        (["--op", "scaled", "--shapes", "16,16,33"], "multiple of 32"),
+        (["--markdown", "missing/table.md"], "does not exist"),
         (["--op", "conv"], "invalid choice"),
         (["--peers", "cublas"], "invalid choice"),
     ):

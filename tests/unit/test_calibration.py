@@ -23,13 +23,14 @@ def test_the_error_is_of_the_operands_type(monkeypatch: pytest.MonkeyPatch) -> N
         "clock emulated: published MI355X times are 0.90 to 1.23 of it (bf16, p10 to p90)"
     )
     mixed = GemmProblem.dense(64, 64, 64, dtype="fp4", b_dtype="fp8")
-    assert "error for mxfp8 is not known" in calibration.note("model", mixed)
+    low, high = calibration.UNFITTED["mxfp8"]
+    assert f"are {low} to {high} of it (mxfp8" in calibration.note("model", mixed)
     groups = GemmProblem.dense(64, 64, 64, groups="m4")
     assert "error for grouped bf16 is not known" in calibration.note("model", groups)
 
 
 def test_errors_are_ranges_around_what_is_plausible() -> None:
-    for table in (model.CALIBRATION, calibration.EMULATED):
+    for table in (model.CALIBRATION, calibration.UNFITTED, calibration.EMULATED):
         assert {kind.removeprefix(calibration.GROUPED) for kind in table} <= {
             "bf16", "mxfp8", "mxfp4",
         }  # fmt: skip

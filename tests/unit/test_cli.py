@@ -12,6 +12,7 @@ import pytest
 from unit_fakes import CONFIGS, PROBLEM, measured, record, target
 
 from inductor_flydsl import cli, settings
+from inductor_flydsl.calibration import EMULATED, UNFITTED
 from inductor_flydsl.cli import output
 from inductor_flydsl.model import CALIBRATION
 from inductor_flydsl.problem import GemmProblem
@@ -52,6 +53,8 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         ("explain", "0,1,1"),
         ("explain", "8,8,8,bf16,QQ"),
         ("explain", TEXT, "--top", "-1"),
+        ("explain", TEXT, "--arch", "gfx942"),
+        ("pack", "--out", "x", "--arch", "gfx942"),
         ("tune",),
         ("tune", TEXT, "--effort", "much"),
         ("tune", TEXT, "--device", "cuda"),
@@ -163,6 +166,24 @@ def test_explain(capsys: pytest.CaptureFixture[str], filled: Store) -> None:
     assert data["candidates"][0]["clock"] == "model"
     assert len(data["candidates"]) + sum(r["count"] for r in data["rejections"]) > 500
     assert [s["id"] for s in data["stored"]] == [RECORD.id]
+
+
+def test_explain_tells_what_both_clocks_are_worth_for_mxfp8(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, out, _ = run(capsys, "explain", "128,256,512,mxfp8", "--top", "1")
+    assert status == 0 and "is not known" not in out
+    for clock, (low, high) in {"model": UNFITTED["mxfp8"], "emulated": EMULATED["mxfp8"]}.items():
+        assert f"clock {clock}: published MI355X times are {low:.2f} to {high:.2f}" in out
+
+
+@pytest.mark.parametrize(("torch", "told"), [("2.12.1", True), ("2.13.0+cpu", False)])
+def test_explain_tells_of_mx_recipes_where_torch_has_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, torch: str, told: bool
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _: torch)
+    _, _, err = run(capsys, "explain", "128,256,512,mxfp8", "--top", "0")
+    assert ("have MX recipes" in err) is told
 
 
 def test_explain_of_what_stays_with_aten(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,9 +73,6 @@ def test_a_bad_line_is_named(tmp_path: Path, text: str, words: str) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="cannot be read"):
         shapes.read(tmp_path / "absent")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ProblemError, match="cannot be read"):
-        shapes.read(tmp_path / "binary")
 
 
 def test_a_recording_has_every_problem_once(tmp_path: Path) -> None:
@@ -122,7 +119,16 @@ def test_a_recording_that_cannot_be_written_costs_a_warning(
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING):
         shapes.record(tmp_path / "file" / "seen.jsonl", [ODD])
-    assert "cannot be written" in caplog.text
+        shapes.record(tmp_path / "file" / "seen.jsonl", [GemmProblem.dense(1, 2, 3)])
+    assert caplog.text.count("seen.jsonl cannot be written (") == 1
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "sheet.csv"
+    for content, why in ((b"PK\3\4\xff", "byte 4 is not UTF-8"), (b"PK\3\0", "it has zero bytes")):
+        path.write_bytes(content)
+        with pytest.raises(ProblemError, match=rf"sheet\.csv' is not text \({why}\)"):
+            shapes.read(path)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
