@@ -101,8 +101,8 @@ class Hazards:
         spills = resources.vgpr_spills + resources.sgpr_spills
         if resources.vgpr_spills:
             message = (
-                f"the compiler spilled {resources.vgpr_spills} VGPRs to {resources.scratch} bytes of "
-                f"scratch, and {resources.sgpr_spills} SGPRs"
+                f"the compiler spilled {resources.vgpr_spills} VGPRs to {resources.scratch} bytes "
+                f"of scratch, and {resources.sgpr_spills} SGPRs"
             )
             self._add("spill", None, (), f"{spills} registers", message, count=spills)
 
