@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .launches import WrongLaunch, check_numbers
+from .launches import Recipe, WrongLaunch, check_numbers, time_recipe
 from .problems import Missing, Operands
 from .suites import Shape
 
@@ -28,6 +28,23 @@ class Candidate:
     name: str
     predicted_us: float
     launch: Callable[[Operands], Any]
+
+
+def recorded(
+    configs: Sequence[Any],
+    name_of: Callable[[Any], str],
+    predicted_us: Callable[[Any], float],
+    recipe_of: Callable[[Any, Operands], Recipe],
+) -> list[Candidate]:
+    """Candidates of a contestant whose launches are recorded, one a configuration."""
+    return [
+        Candidate(
+            name_of(config),
+            predicted_us(config),
+            lambda operands, c=config: time_recipe(recipe_of(c, operands), operands.tensors),
+        )
+        for config in configs
+    ]
 
 
 class Contestant(Protocol):

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from .contest import Candidate
-from .launches import Recipe, RecipeCache, recipe_of, time_recipe
+from .contest import Candidate, recorded
+from .launches import Recipe, RecipeCache, recipe_of
 from .problems import Missing, Operands, work_of
 from .suites import Shape
 
@@ -137,14 +137,8 @@ class VendoredFlyDSL:
     def candidates(self, shape: Shape) -> list[Candidate]:
         """Every default configuration."""
         modules = vendored()
-        return [
-            Candidate(
-                name_of(config),
-                predicted_us(shape, config),
-                lambda operands, c=config: time_recipe(self.recipe(c, operands), operands.tensors),
-            )
-            for config in configurations(modules, shape)
-        ]
+        predicted = functools.partial(predicted_us, shape)
+        return recorded(configurations(modules, shape), name_of, predicted, self.recipe)
 
     def recipe(self, config: dict[str, Any], operands: Operands) -> Recipe:
         """The launch of a configuration, from disk or recorded now."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from .contest import Candidate
-from .launches import Recipe, RecipeCache, time_recipe
+from .contest import Candidate, recorded
+from .launches import Recipe, RecipeCache
 from .problems import Missing, Operands, work_of
 from .suites import Shape
 
@@ -133,14 +133,8 @@ class Triton:
     def candidates(self, shape: Shape) -> list[Candidate]:
         """Every default configuration."""
         target()
-        return [
-            Candidate(
-                name_of(config),
-                predicted_us(shape, config),
-                lambda operands, c=config: time_recipe(self.recipe(c, operands), operands.tensors),
-            )
-            for config in configurations(shape)
-        ]
+        predicted = functools.partial(predicted_us, shape)
+        return recorded(configurations(shape), name_of, predicted, self.recipe)
 
     def recipe(self, config: Any, operands: Operands) -> Recipe:
         """The launch of a configuration, from disk or compiled now."""

@@ -15,8 +15,7 @@ import numpy as np
 from .cu import MemoryShare
 from .facts import GFX950, Facts
 from .probe import SEGMENT_BITS
-
-SEGMENT_SHIFT = 6
+from .vmem_timing import SEGMENT
 
 
 @dataclass(frozen=True)
@@ -81,5 +80,5 @@ def regions_of(segments: np.ndarray, bases: np.ndarray | None) -> np.ndarray:
     """Index of the region that the end of each segment is in."""
     if bases is None:
         return np.zeros(len(segments), np.int64)
-    ends = (segments + 1 << SEGMENT_SHIFT) - 1
+    ends = (segments + 1) * SEGMENT - 1
     return np.searchsorted(bases, ends, side="right") - 1

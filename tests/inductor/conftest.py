@@ -10,6 +10,9 @@ torch = pytest.importorskip("torch")
 import torch._inductor.config as inductor_config  # noqa: E402
 
 import inductor_flydsl  # noqa: E402
+from inductor_flydsl import compiler  # noqa: E402
+from inductor_flydsl.devices import get_device  # noqa: E402
+from inductor_flydsl.errors import InductorFlyDSLError  # noqa: E402
 from inductor_flydsl.inductor import caller, choices  # noqa: E402
 
 # Small products on several threads take milliseconds where the cores are shared with others.
@@ -37,6 +40,19 @@ def plugin(monkeypatch):
         yield
     inductor_flydsl.register()
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def real_kernels(plugin, monkeypatch):
+    """FlyDSL kernels on the emulator, one candidate a problem: an emulated launch is not cheap."""
+    try:
+        get_device("emulator").environment()
+        compiler.source_fingerprint()
+    except InductorFlyDSLError as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv("INDUCTOR_FLYDSL_DEVICE", "emulator")
+    with inductor_config.patch(flydsl_enable_autotuning=False):
+        yield
 
 
 @pytest.fixture

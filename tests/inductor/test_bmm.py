@@ -5,10 +5,6 @@ import torch
 import torch._inductor.config as inductor_config
 import torch.nn.functional as F
 
-from inductor_flydsl import compiler
-from inductor_flydsl.devices import get_device
-from inductor_flydsl.errors import InductorFlyDSLError
-
 from .conftest import assert_product, random
 
 BATCH, M, N, K = 3, 40, 56, 72
@@ -140,19 +136,9 @@ def test_alone_and_declined_it_still_compiles(compiled):
             torch.testing.assert_close(result, function(*inputs))
 
 
+@pytest.mark.usefixtures("real_kernels")
 class TestEmulator:
     """The same with real kernels."""
-
-    @pytest.fixture(autouse=True)
-    def emulator(self, monkeypatch):
-        try:
-            get_device("emulator").environment()
-            compiler.source_fingerprint()
-        except InductorFlyDSLError as error:
-            pytest.skip(str(error))
-        monkeypatch.setenv("INDUCTOR_FLYDSL_DEVICE", "emulator")
-        with inductor_config.patch(flydsl_enable_autotuning=False):
-            yield
 
     @pytest.mark.parametrize("shape", [(3, 33, 24, 40), (2, 7, 9, 33), (5, 17, 130, 8)])
     def test_odd_sizes(self, compiled, shape):

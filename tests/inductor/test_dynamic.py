@@ -4,15 +4,13 @@ import json
 
 import pytest
 import torch
-import torch._inductor.config as inductor_config
 import torch.fx.experimental._config as symbolic_config
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
 
 from inductor_flydsl import compiler, space
 from inductor_flydsl.config import GemmConfig
-from inductor_flydsl.devices import get_device
-from inductor_flydsl.errors import InductorFlyDSLError, ProblemError
+from inductor_flydsl.errors import ProblemError
 from inductor_flydsl.inductor import choices, runtime
 from inductor_flydsl.problem import GemmProblem
 
@@ -193,19 +191,9 @@ def test_launches_are_kept_by_size(monkeypatch):
     assert kernel.at(9) is kernel.at(9) and kernel.at(7) is not kept
 
 
+@pytest.mark.usefixtures("real_kernels")
 class TestEmulator:
     """The same with a real kernel: compiled once."""
-
-    @pytest.fixture(autouse=True)
-    def emulator(self, monkeypatch):
-        try:
-            get_device("emulator").environment()
-            compiler.source_fingerprint()
-        except InductorFlyDSLError as error:
-            pytest.skip(str(error))
-        monkeypatch.setenv("INDUCTOR_FLYDSL_DEVICE", "emulator")
-        with inductor_config.patch(flydsl_enable_autotuning=False):
-            yield
 
     def kernels(self, monkeypatch):
         """Specs of the kernels that generated code loads."""

@@ -10,24 +10,10 @@ import torch
 import torch._inductor.config as inductor_config
 
 from inductor_flydsl import compiler
-from inductor_flydsl.devices import get_device
-from inductor_flydsl.errors import InductorFlyDSLError
 
 from .conftest import assert_product, random
 
-try:
-    get_device("emulator").environment()
-    compiler.source_fingerprint()
-except InductorFlyDSLError as error:
-    pytest.skip(str(error), allow_module_level=True)
-
-
-@pytest.fixture(autouse=True)
-def emulator(plugin, monkeypatch):
-    """One candidate a problem unless a test asks for more: an emulated launch is not cheap."""
-    monkeypatch.setenv("INDUCTOR_FLYDSL_DEVICE", "emulator")
-    with inductor_config.patch(flydsl_enable_autotuning=False):
-        yield
+pytestmark = pytest.mark.usefixtures("real_kernels")
 
 
 def test_candidates_compete_on_the_emulated_clock(compiled, capsys):

@@ -9,9 +9,6 @@ import re
 
 import pytest
 import torch
-import torch._inductor.config as inductor_config
-
-pytest.importorskip("flydsl", reason="the emulator runs what FlyDSL compiles")
 
 TOKENS, WIDTH, HEADS = (3, 11), 40, 2
 
@@ -47,15 +44,8 @@ def gradients(block, x, function):
     return {name: value.double() for name, value in found.items()}
 
 
-@pytest.fixture
-def emulated(plugin, monkeypatch):
-    """The emulator, and the model's first configuration of each problem."""
-    monkeypatch.setenv("INDUCTOR_FLYDSL_DEVICE", "emulator")
-    with inductor_config.patch(flydsl_enable_autotuning=False):
-        yield
-
-
-def test_a_block_trains_on_flydsl_alone(emulated):
+@pytest.mark.usefixtures("real_kernels")
+def test_a_block_trains_on_flydsl_alone():
     from torch._inductor.utils import run_and_get_code
 
     block = Block().bfloat16()
