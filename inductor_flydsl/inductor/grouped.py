@@ -15,7 +15,7 @@ from ..errors import ProblemError
 from ..grouping import Axis, Grouping
 from ..problem import GemmProblem, Layout
 from . import compat
-from .extents import Declined, hint, is_static, static
+from .extents import Declined, equal, hint, is_static, static
 from .operands import Asked, _dtype, _dynamic, _operand, _output, product
 
 OP = "grouped_mm"
@@ -99,7 +99,7 @@ def _grouped(a: Any, b: Any, layout: Any, grouping: Grouping) -> Asked:
     m, n, k = extents.values()
     if min(int(v) for v in extents.values() if is_static(v)) < 1:
         raise Declined(f"an operand is empty ({m}x{n}x{k})")
-    if not compat.are_equal(k, k2):
+    if not equal(k, k2):
         raise Declined(f"A has {k} columns and B {k2} rows")
     if b.get_dtype() != a.get_dtype():
         raise Declined(f"A is {a.get_dtype()} and B is {b.get_dtype()}")

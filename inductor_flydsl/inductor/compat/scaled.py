@@ -1,0 +1,106 @@
+"""Scaled products: what torch checks of them, and what it offers for them itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def along_k(node: Any, k_axis: int) -> Any:
+    """A matrix whose elements along K are neighbours: a dense copy, or itself if it is so."""
+    from torch._inductor import ir
+
+    rows, columns = node.get_size()
+    strides = (columns, 1) if k_axis == 1 else (1, rows)
+    return ir.ExternKernel.realize_input(ir.ExternKernel.require_exact_strides(node, strides))
+
+
+def is_dense(node: Any) -> bool:
+    """The elements of a node with static sizes lie in order, without gaps."""
+    return bool(node.get_layout().is_contiguous())
+
+
+def mx_recipe() -> int | None:
+    """Number of the recipe of E8M0 scales for 32 elements each; None where torch has none."""
+    from torch.nn import functional
+
+    kinds = getattr(functional, "ScalingType", None)
+    return None if kinds is None else int(kinds.BlockWise1x32)
+
+
+# Checks that a scaled product's scales fit; its name on 2.13, the only version that has it.
+_MX_CHECK = "_check_scaled_mm_sizes_v2"
+
+
+def replace_mx_check(check: Callable[..., str | None]) -> None:
+    """Have 2.13's meta function of ``_scaled_mm_v2`` ask `check` about MX scales.
+
+    It takes the scales of B to have A's extents on ROCm, counts packed FP4 as single elements,
+    and refuses plain scales elsewhere. All other recipes keep its own check.
+    """
+    import torch._meta_registrations as metas
+
+    before = getattr(metas, _MX_CHECK, None)
+    if before is None or hasattr(before, "flydsl_before"):
+        return
+    mx = mx_recipe()
+
+    def sizes(
+        a: Any, b: Any, scale_a: Any, recipe_a: Any, scale_b: Any, recipe_b: Any, **options: Any
+    ) -> Any:
+        import torch
+
+        recipes = [int(r) for r in (*recipe_a, *recipe_b)]
+        if recipes != [mx, mx]:
+            return before(a, b, scale_a, recipe_a, scale_b, recipe_b, **options)
+        torch._check(a.dim() == 2 and b.dim() == 2, lambda: "Inputs must be 2D")
+        swizzles = [int((options.get(f"swizzle_{x}") or [0])[0]) for x in "ab"]
+        wrong = check(a, b, (scale_a[0], scale_b[0]), swizzles)
+        torch._check(wrong is None, lambda: f"for MX scaling {wrong}")
+        out_dtype = options.get("out_dtype") or a.dtype
+        return torch.empty(a.shape[0], b.shape[1], dtype=out_dtype, device=a.device)
+
+    sizes.flydsl_before = before  # type: ignore[attr-defined]
+    setattr(metas, _MX_CHECK, sizes)
+
+
+def restore_mx_check() -> None:
+    """Undo `replace_mx_check`."""
+    metas = sys.modules.get("torch._meta_registrations")
+    before = getattr(getattr(metas, _MX_CHECK, None), "flydsl_before", None)
+    if before is not None:
+        setattr(metas, _MX_CHECK, before)
+
+
+def mx_choices(nodes: list[Any], layout: Any, asked: Any, out_dtype: Any) -> list[Any]:
+    """What torch itself offers for an MX product: on a ROCm GPU, from 2.15 on.
+
+    Args:
+        nodes: A, B, scales of A and of B, and a bias if there is one.
+        layout: of the output.
+        asked: (scales, recipe, swizzle) of A and of B, as the op has them.
+        out_dtype: of the op.
+    """
+    from torch._inductor.kernel import mm as module
+
+    mm: Any = module
+    of_a, of_b = asked
+    bias = nodes[4] if len(nodes) > 4 else None
+    format_of = getattr(mm, "_get_rocm_mxfp_v2_format", None)
+    if format_of is None or layout.device.type != "cuda":
+        return []
+    made = format_of(nodes[0], nodes[1], *of_a, *of_b, bias, out_dtype, None, False)
+    if made is None:
+        return []
+    choices: list[Any] = []
+    for options in mm.get_flydsl_mxfp_template_kwargs(made, layout, *nodes[:4], bias):
+        mm.flydsl_mm_template.maybe_append_choice(
+            choices, input_nodes=nodes, layout=layout, **options
+        )
+    sizes = [*nodes[0].get_size(), nodes[1].get_size()[1]]
+    if mm.use_aten_gemm_kernels() and all(int(size) % 32 == 0 for size in sizes):
+        recipes = {"recipe_a": of_a[1][0], "recipe_b": of_b[1][0]}
+        aten = mm.aten__fp8_mm_v2.bind(nodes, layout, **recipes, out_dtype=out_dtype)
+        choices.insert(0, aten)
+    return choices

@@ -1,0 +1,88 @@
+"""The scheduler: fusion settings, users of buffers, and ops that it is still to decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def fuses_epilogues() -> bool:
+    import torch._inductor.config as config
+
+    return bool(config.epilogue_fusion)
+
+
+def benchmarks_fusion() -> bool:
+    """Whether the scheduler times templates with their epilogues; renamed in 2.15."""
+    import torch._inductor.config as config
+
+    renamed = getattr(config, "benchmark_template_fusion", None)
+    return bool(config.benchmark_epilogue_fusion if renamed is None else renamed)
+
+
+def used_outside(scheduler: Any, name: str, inside: set[str]) -> bool:
+    """Whether a buffer is an output of the graph, or is read by a node not among ``inside``."""
+    from torch._inductor.virtualized import V
+
+    if name in V.graph.get_output_names():
+        return True
+    users = scheduler.name_to_buf[name].users
+    return any(user.node.get_name() not in inside for user in users)
+
+
+def open_choices(node: Any) -> list[Any]:
+    """The choices of an op that the scheduler is still to decide; none for any other node."""
+    from torch._inductor import ir
+    from torch._inductor.scheduler import SchedulerNode
+
+    if isinstance(node, SchedulerNode) and isinstance(node.node, ir.MultiTemplateBuffer):
+        return list(node.node.choices)
+    return []
+
+
+def fuses_own_epilogue(choice: Any) -> bool:
+    """Inductor can put an epilogue into the kernel of a choice."""
+    from torch._inductor.select_algorithm import TritonTemplateCaller
+
+    return isinstance(choice, TritonTemplateCaller)
+
+
+def first_user(scheduler: Any, node: Any) -> Any:
+    """The first node of a schedule that reads what a node writes, or None."""
+    users = [user.node for buffer in node.get_outputs() for user in buffer.users]
+    found = [u for u in users if u.get_name() in scheduler.name_to_node]
+    return found[0] if found else None
+
+
+def close(scheduler: Any, node: Any, choice: Any) -> Any:
+    """Decide an open op for a choice: its scheduler node, in the place of the op's.
+
+    Through the scheduler's own step for ops that stayed open after fusion, on this node alone.
+    """
+    nodes, timings = scheduler.nodes, node.node.choice_timings()
+    node.node.get_min_choice = lambda *_, **__: (choice, timings[choice])
+    scheduler.nodes = [node]
+    try:
+        scheduler.finalize_multi_template_buffers()
+        (closed,) = scheduler.nodes
+    finally:
+        scheduler.nodes = nodes
+        del node.node.get_min_choice
+    if closed is node:
+        return node
+    scheduler.nodes = [closed if n is node else n for n in nodes]
+    # What is worked out before fusion and not in that step.
+    for name in ("min_input_distance", "max_input_distance", "mpi_node"):
+        if hasattr(node, name):
+            setattr(closed, name, getattr(node, name))
+    streams = getattr(scheduler, "node_to_stream", {})
+    if node in streams:
+        streams[closed] = streams[node]
+    return closed
+
+
+def scheduling_table() -> dict[str, Any]:
+    """Inductor's records of how each device type is scheduled, with the built-in ones in place."""
+    from torch._inductor.codegen import common
+
+    common.init_backend_registration()
+    return common.device_codegens
