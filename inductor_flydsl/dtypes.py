@@ -8,7 +8,7 @@ from .errors import ProblemError
 
 # bits of an element
 _BITS = {"bfloat16": 16, "float16": 16, "float32": 32}
-_BITS |= {"float8_e4m3fn": 8, "float8_e5m2": 8, "float4_e2m1fn_x2": 4}
+_BITS |= {"float8_e4m3fn": 8, "float8_e5m2": 8, "float4_e2m1fn_x2": 4, "bool": 8}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16"}
 _SHORT |= {"fp32": "float32", "f32": "float32", "float": "float32"}
 _SHORT |= {"fp8": "float8_e4m3fn", "bf8": "float8_e5m2", "fp4": "float4_e2m1fn_x2"}
@@ -29,6 +29,7 @@ class DType(enum.Enum):
     FP8_E4M3 = "float8_e4m3fn"
     FP8_E5M2 = "float8_e5m2"
     FP4 = "float4_e2m1fn_x2"
+    BOOL = "bool"
 
     def __init__(self, name: str) -> None:
         # Attributes, not properties: a cost model reads them some twenty times a prediction.
@@ -39,7 +40,7 @@ class DType(enum.Enum):
     @property
     def scaled(self) -> bool:
         """An operand type of the f8f6f4 matrix instructions."""
-        return self.bits <= 8
+        return self.bits <= 8 and self is not DType.BOOL
 
     @classmethod
     def parse(cls, text: str) -> DType:

@@ -34,9 +34,14 @@ COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 LOGIC = ("and", "or")
 # Operations that give a condition, not a number.
 CONDITIONS = (*COMPARE, *LOGIC, "not", "isnan")
+# Where the element lies in its product, as a number.
+INDICES = ("batch", "row", "column")
 ARITY = {"acc": 0, "const": 0, "tensor": 0, "round": 1, "where": 3}
+ARITY |= {name: 0 for name in INDICES}
 ARITY |= {name: 1 for name in UNARY} | {name: 2 for name in (*BINARY, *COMPARE, *LOGIC)}
 MAX_TENSORS = 4
+# Extents of a product whose program reads an index: sums of a few stay whole numbers in fp32.
+INDEX_EXTENT = 2**22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +49,7 @@ class Tensor:
     """A tensor that the program reads beside the accumulators.
 
     Attributes:
-        dtype: bf16, fp16 or fp32.
+        dtype: bf16, fp16, fp32, or bool, which is read as 0 and 1.
         along_m, along_n: the index that moves it; neither for a single element.
         quads: four neighbours along N are neighbours in memory, at a multiple of their size.
     """
@@ -135,12 +140,17 @@ class Fusion:
         )
         return cls(nodes=nodes, tensors=tensors)
 
+    @property
+    def indexed(self) -> bool:
+        """The program asks where an element lies."""
+        return any(node.op in INDICES for node in self.nodes)
+
     def evaluate(self, ops: Any, acc: Any, tensors: Sequence[Any]) -> Any:
         """Run the program with another arithmetic.
 
         Args:
             ops: has a method for every name of UNARY, BINARY, COMPARE and LOGIC, ``where`` and
-                ``round(x, dtype)``, and ``const(value)``.
+                ``round(x, dtype)``, ``const(value)``, and ``index(name, acc)`` for INDICES.
             acc: the accumulators; tensors: the operands, widened to fp32.
         """
         values: list[Any] = []
@@ -152,6 +162,8 @@ class Fusion:
                 value = tensors[int(node.value or 0)]
             elif node.op == "const":
                 value = ops.const(node.value)
+            elif node.op in INDICES:
+                value = ops.index(node.op, acc)
             elif node.op == "round":
                 value = ops.round(args[0], node.dtype)
             else:
@@ -171,6 +183,14 @@ class TorchOps:
 
     def const(self, value: float) -> Any:
         return value
+
+    def index(self, name: str, acc: Any) -> Any:
+        """Of C[batch, M, N] or C[M, N], along one axis."""
+        axis = acc.dim() - 3 + INDICES.index(name)
+        if axis < 0:
+            return self.torch.zeros((), dtype=acc.dtype, device=acc.device)
+        count = self.torch.arange(acc.shape[axis], dtype=acc.dtype, device=acc.device)
+        return count.reshape([-1 if i == axis else 1 for i in range(acc.dim())])
 
     def round(self, x: Any, dtype: DType) -> Any:
         return x.to(getattr(self.torch, dtype.value)).to(x.dtype)

@@ -206,10 +206,12 @@ def _offsets(problem: GemmProblem, torch_device: str, split: Split) -> torch.Ten
 
 
 def _fill(flat: torch.Tensor, generator: torch.Generator) -> None:
-    """Random values of any type: normal, or any code of a packed one."""
+    """Random values of any type: normal, truths, or any code of a packed one."""
     import torch
 
-    if flat.dtype.itemsize > 1:
+    if flat.dtype is torch.bool:
+        flat.view(torch.uint8).random_(0, 2, generator=generator)
+    elif flat.dtype.itemsize > 1:
         flat.normal_(generator=generator)
     elif flat.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         wide = torch.empty(flat.shape, device=flat.device).normal_(generator=generator)
@@ -368,7 +370,7 @@ def _through(
     below, value, above = (
         fusion.evaluate(TorchOps(), acc, tensors) for acc in (exact - bound, exact, exact + bound)
     )
-    moved = torch.maximum((below - value).abs(), (above - value).abs())
+    moved = torch.maximum(*(torch.where(x == value, 0.0, x - value).abs() for x in (below, above)))
     # The roundings of the program's own operations, on values up to the result's size; where it
     # rounds to a 16-bit type on the way, a neighbour there is as good.
     narrowest = max((torch.finfo(getattr(torch, d)).eps for d in _rounded_to(fusion)), default=0.0)

@@ -21,6 +21,7 @@ from .config import (
     KernelSpec,
     launch_arguments,
 )
+from .fusion import INDEX_EXTENT
 from .problem import BATCH_STRIDES, DType, GemmProblem
 
 INT32_MAX = 2**31 - 1
@@ -37,6 +38,7 @@ GATHER_ACCUMULATORS = 64
 ADDRESSES = 16
 # K is a multiple of this for 8-bit operands, as in torch: a 16-byte piece never has K's end inside.
 SCALED_K = 16
+OUT_TYPES = (DType.BF16, DType.FP16, DType.FP32)
 OPS = ("mm", "addmm", "bmm", "baddbmm", "grouped_mm", "scaled_mm")
 # Offsets of a grouped problem are held a lane each, in registers of every wave.
 GROUPS = 16 * WAVE_SIZE
@@ -62,6 +64,11 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
         return f"grouped products of {p.dtype.value} have no kernel yet"
     if p.grouping is not None and p.grouping.groups > GROUPS:
         return f"groups={p.grouping.groups} exceed the {GROUPS} whose offsets a wave holds"
+    if p.fusion is not None and p.fusion.indexed:
+        if p.grouping is not None:
+            return "an epilogue that asks where an element lies has no grouped kernel"
+        if max(p.batch, p.m, p.n) > INDEX_EXTENT:
+            return f"an epilogue counts rows and columns up to {INDEX_EXTENT}"
     strides = [stride for tensor in p.tensors for stride in tensor]
     if any(stride > INT32_MAX for stride in strides):
         return f"a stride of the epilogue's tensors ({max(strides)}) does not fit in 32 bits"
@@ -79,10 +86,9 @@ def _type_limit(p: GemmProblem) -> str | None:
     if p.dtype.scaled:
         if not p.b_type.scaled:
             return f"A of {p.dtype.value} and B of {p.b_type.value} have no kernel"
-        if p.out_dtype not in (*wide, DType.FP32):
-            return (
-                f"output {p.out_dtype.value} has no kernel; supported: bfloat16, float16, float32"
-            )
+        limit = _out_limit(p)
+        if limit:
+            return limit
         if p.k % SCALED_K:
             return f"k={p.k} is not a multiple of {SCALED_K}, which {p.dtype.value} needs"
         if p.batch > 1:
@@ -95,9 +101,13 @@ def _type_limit(p: GemmProblem) -> str | None:
             f"dtype {p.dtype.value} has no kernel; supported: bfloat16, float16, and the 8- and "
             "4-bit types of scaled_mm"
         )
-    if p.out_dtype not in (p.dtype, DType.FP32):
-        return f"output {p.out_dtype.value} from {p.dtype.value} has no kernel"
-    return None
+    return _out_limit(p)
+
+
+def _out_limit(p: GemmProblem) -> str | None:
+    if p.out_dtype in OUT_TYPES:
+        return None
+    return f"output {p.out_dtype.value} has no kernel; supported: bfloat16, float16, float32"
 
 
 def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:

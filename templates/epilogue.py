@@ -77,9 +77,27 @@ def _fused(wg: Workgroup, blocks: list[Block]) -> list[Block]:
     done = []
     for block in blocks:
         tensors = [reader.quad(block) for reader in readers]
-        value = fusion.evaluate(QuadOps(), block.value, tensors)
+        value = fusion.evaluate(_quad_ops(wg, block), block.value, tensors)
         done.append(Block(value, block.row, block.column))
     return done
+
+
+def _quad_ops(wg: Workgroup, block: Block) -> QuadOps:
+    """Operations on a lane's four elements of a block."""
+    lane = fx.thread_idx.x % 64
+
+    def index(name: str) -> fx.Vector:
+        if name == "batch":
+            first = fx.Int32(wg.place.batch)
+        elif name == "row":
+            first = wg.m0 + block.row + lane % 16
+        else:
+            first = wg.n0 + block.column + lane // 16 * QUAD
+        steps = range(QUAD) if name == "column" else [0] * QUAD
+        values = [(first + step).to(fx.Float32) for step in steps]
+        return fx.Vector.from_elements(values, fx.Float32)
+
+    return QuadOps(index)
 
 
 class _TensorReader:
@@ -116,6 +134,10 @@ class _TensorReader:
             return fx.Vector.from_elements([value] * QUAD, fx.Float32)
         if self.tensor.quads:
             offset = self._offset(row, column)
+            if self.size == 1:
+                word = ops.buffer_load(self.rsrc, offset, fx.Int32)
+                values = [(word >> 8 * i & 0xFF).to(fx.Float32) for i in range(QUAD)]
+                return fx.Vector.from_elements(values, fx.Float32)
             values = ops.buffer_load_elements(self.rsrc, offset, QUAD, self.kind)
             return values if self.size == 4 else values.to(fx.Float32)
         elements = [self._load(row, column + i) for i in range(QUAD)]

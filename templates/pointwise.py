@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flydsl.expr as fx
@@ -12,6 +13,8 @@ from flydsl.expr.typing import as_ir_value
 from ..fusion import ERF_SERIES, ERFC, LOG2_E, TANH_SERIES
 
 TYPES = {"bfloat16": fx.BFloat16, "float16": fx.Float16, "float32": fx.Float32}
+# How truths lie in memory.
+TYPES |= {"bool": fx.Uint8}
 QUAD = 4
 
 
@@ -38,7 +41,17 @@ def _each(operation: Any, x: Any) -> fx.Vector:
 
 
 class QuadOps:
-    """The operations of `fusion` on vectors of 4 fp32; conditions are vectors of 4 bits."""
+    """The operations of `fusion` on vectors of 4 fp32; conditions are vectors of 4 bits.
+
+    Args:
+        index: name of one of `fusion.INDICES` → where the four elements lie along it.
+    """
+
+    def __init__(self, index: Callable[[str], fx.Vector]) -> None:
+        self._index = index
+
+    def index(self, name: str, acc: Any) -> fx.Vector:
+        return self._index(name)
 
     def const(self, value: float) -> fx.Vector:
         return quad(value)

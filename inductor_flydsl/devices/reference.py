@@ -87,7 +87,7 @@ class ReferenceDevice:
         if problem.fusion is not None:
             return _fused(torch, problem)
         if problem.out_dtype is not problem.dtype:
-            return _to_wider(torch)
+            return _to_another(torch)
 
         def kernel(c: Any, a: Any, b: Any) -> None:
             (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out=c)
@@ -206,14 +206,14 @@ def _scaled(torch: Any, problem: GemmProblem) -> Kernel:
     return kernel
 
 
-def _to_wider(torch: Any) -> Kernel:
-    """A 16-bit product with an fp32 result, which torch does not offer on a CPU."""
+def _to_another(torch: Any) -> Kernel:
+    """A 16-bit product with a result of another type, which torch does not offer on a CPU."""
 
     def kernel(c: Any, a: Any, b: Any) -> None:
         product = torch.mm if a.dim() == 2 else torch.bmm
-        if c.is_cuda:
+        if c.is_cuda and c.dtype is torch.float32:
             product(a, b, out_dtype=c.dtype, out=c)
         else:
-            product(a.to(c.dtype), b.to(c.dtype), out=c)
+            c.copy_(product(a.float(), b.float()))
 
     return kernel

@@ -155,6 +155,17 @@ class Axes:
         """(batch, row, column) strides of a tensor with these strides by loop.
 
         Raises:
+            Unfusable: it has a negative stride, or none by axis.
+        """
+        batch, row, column = self.steps(by_symbol)
+        if min(hint(step) for step in (batch, row, column)) < 0:
+            raise Unfusable("a tensor has a negative stride")
+        return batch, row, column
+
+    def steps(self, by_symbol: dict[Any, Any]) -> tuple[Any, Any, Any]:
+        """How far a place further along the batch, M and N moves what moves so far by loop.
+
+        Raises:
             Unfusable: loops of one axis move it by different amounts.
         """
         assert self.dims is not None
@@ -166,8 +177,6 @@ class Axes:
                     "a tensor's strides do not follow the product's batches, rows and columns"
                 )
             found.append(steps[0] if steps else 0)
-        if min(hint(step) for step in found) < 0:
-            raise Unfusable("a tensor has a negative stride")
         batch, row, column = (int(v) if is_static(v) else v for v in found)
         return batch, row, column
 

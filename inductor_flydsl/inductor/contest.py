@@ -79,9 +79,17 @@ def tell_apart(ours: Any, node: Any, reason: str) -> None:
     """A scheduler node that follows our product cannot join its kernel."""
     log.info("%s stays apart from %s: %s", _words(node), ours.name, reason)
     found = ours.annotations.setdefault("flydsl_apart", {})
+    parts = {part.get_name() for part in node.get_nodes()}
+    ours.annotations.setdefault("flydsl_told", []).append(parts)
     found[node.get_name()] = f"{_words(node)}: {reason}"
     # Where the op is open still, there is no decision yet: it gets the reasons when it is made.
     _amend(ours, apart=tuple(found.values()))
+
+
+def told(ours: Any, node: Any) -> bool:
+    """It is said already why a scheduler node, or a part of it, stays apart."""
+    parts = {part.get_name() for part in node.get_nodes()}
+    return any(parts & names for names in ours.annotations.get("flydsl_told", ()))
 
 
 def _words(node: Any) -> str:

@@ -1,7 +1,7 @@
 """Inductor's pointwise IR → `Fusion`: what may be computed between the accumulators and C.
 
-Owns the reading of index expressions and of the operations inside a pointwise node. Knows nothing
-of scheduling: whether an intermediate may disappear is `scheduling`'s business.
+Owns the chain of pointwise nodes on a product, and the kernel that a product and its chain are.
+Knows nothing of scheduling: whether an intermediate may disappear is `scheduling`'s business.
 """
 
 from __future__ import annotations
@@ -14,37 +14,15 @@ import sympy
 
 from ..dtypes import DType
 from ..errors import BadArgument
-from ..fusion import ARITY, MAX_TENSORS, Fusion, Node, Tensor
+from ..fusion import MAX_TENSORS, Fusion, Node, Tensor
 from ..problem import TENSOR_STRIDES
 from .axes import Axes, Place, Unfusable
 from .extents import align, hint, is_static
+from .handlers import FLOATS, Handler, Read, Scan, Value, unwrap
 from .operands import BASE_BYTES, quads_aligned
 from .runtime import Launch
 
 __all__ = ["Plan", "Product", "Program", "Read", "Unfusable", "plan", "program"]
-
-# Inductor's name of an operation → ours, where they differ.
-RENAMED = {"truediv": "div", "logical_and": "and", "logical_or": "or", "logical_not": "not"}
-FLOATS = ("torch.bfloat16", "torch.float16", "torch.float32")
-
-
-@dataclass(frozen=True)
-class Read:
-    """A tensor that the epilogue reads.
-
-    Attributes:
-        name: of Inductor's buffer.
-        offset: first element, from the start of the buffer.
-        steps: strides in elements along the batch, M and N.
-        dtype: of its elements.
-
-    The numbers may be symbolic.
-    """
-
-    name: str
-    offset: Any
-    steps: tuple[Any, Any, Any]
-    dtype: DType
 
 
 @dataclass
@@ -77,26 +55,26 @@ class Program:
         if not isinstance(pointwise, ir.Pointwise):
             raise Unfusable(f"{name} is a {type(pointwise).__name__}, not a pointwise function")
         if str(layout.dtype) not in FLOATS:
-            raise Unfusable(f"{name} is {layout.dtype}")
+            raise Unfusable(f"{name} is {layout.dtype}; kernels store {', '.join(FLOATS)}")
         axes = Axes(self.extents, list(pointwise.ranges))
-        borders: Any = _Scan(lambda name, index: axes.note(index))
+        borders: Any = Scan(lambda name, index: axes.note(index))
         with V.set_ops_handler(borders):
             pointwise.inner_fn(axes.index)
         axes.cut()
         # The axes come from the loads of the product, wherever they stand in the function.
-        scan: Any = _Scan(lambda name, index: self._match(axes, name, index))
+        scan: Any = Scan(lambda name, index: self._match(axes, name, index))
         with V.set_ops_handler(scan):
             pointwise.inner_fn(axes.index)
         if axes.dims is None:
             raise Unfusable(f"{name} does not read the product")
-        handler: Any = _Handler(self, axes)
+        handler: Any = Handler(self, axes)
         with V.set_ops_handler(handler):
-            result = _unwrap(pointwise.inner_fn(axes.index))
-        if not isinstance(result, _Value):
+            result = unwrap(pointwise.inner_fn(axes.index))
+        if not isinstance(result, Value):
             raise Unfusable(f"{name} has no single value")
         self.made[name] = (result.index, self._output(name, axes, layout))
 
-    def _match(self, axes: Axes, name: str, index: Any) -> None:
+    def _match(self, axes: Axes, name: str | None, index: Any) -> None:
         if name in self.made:
             axes.match(index, self.made[name][1])
 
@@ -240,89 +218,3 @@ def _quads_aligned(read: Read) -> bool:
         return False
     batch, row, _ = read.steps
     return quads_aligned(BASE_BYTES, read.dtype.bytes, read.offset, batch, row)
-
-
-@dataclass(frozen=True)
-class _Value:
-    """A node of the program, told apart from the literal numbers that operations may be given."""
-
-    index: int
-
-
-def _unwrap(value: Any) -> Any:
-    """What is inside Inductor's wrapper of operands."""
-    return getattr(value, "value", value)
-
-
-class _Scan:
-    """Looks only at the loads of a function: ``seen(name, index)``."""
-
-    def __init__(self, seen: Callable[[str, Any], None]) -> None:
-        self._seen = seen
-
-    def load(self, name: str, index: Any) -> _Value:
-        self._seen(name, index)
-        return _Value(0)
-
-    def __getattr__(self, name: str) -> Callable[..., _Value]:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *args, **kwargs: _Value(0)
-
-
-class _Handler:
-    """Inductor's operations, each leaving a node."""
-
-    def __init__(self, owner: Program, axes: Axes) -> None:
-        self._owner = owner
-        self._axes = axes
-
-    def load(self, name: str, index: Any) -> _Value:
-        owner, axes = self._owner, self._axes
-        if name in owner.made:
-            return _Value(owner.made[name][0])
-        strides, offset = axes.coefficients(index)
-        read = Read(name, offset, axes.strides(strides), _dtype_of(name))
-        if read not in owner.reads:
-            owner.reads.append(read)
-        return _Value(owner.emit("tensor", value=owner.reads.index(read)))
-
-    def constant(self, value: Any, dtype: Any) -> _Value:
-        return self._number(value)
-
-    def to_dtype(self, x: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
-        # Inductor computes 16-bit floats in fp32 and rounds where it stores, and so do we.
-        if str(dtype) not in FLOATS:
-            raise Unfusable(f"conversion to {dtype}")
-        return x
-
-    def square(self, x: Any) -> _Value:
-        return self.mul(x, x)
-
-    def __getattr__(self, name: str) -> Callable[..., _Value]:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        op = RENAMED.get(name, name)
-        if op not in ARITY:
-            raise Unfusable(f"operation {name} has no kernel")
-
-        def operation(*args: Any) -> _Value:
-            values = [_unwrap(a) for a in args]
-            values = [v if isinstance(v, _Value) else self._number(v) for v in values]
-            return _Value(self._owner.emit(op, *(v.index for v in values)))
-
-        return operation
-
-    def _number(self, value: Any) -> _Value:
-        if isinstance(value, bool) or not isinstance(value, (int, float, sympy.Number)):
-            raise Unfusable(f"{value!r} is no number")
-        return _Value(self._owner.emit("const", value=float(value)))
-
-
-def _dtype_of(name: str) -> DType:
-    from torch._inductor.virtualized import V
-
-    dtype = str(V.graph.get_dtype(name))
-    if dtype not in FLOATS:
-        raise Unfusable(f"{name} is {dtype}")
-    return DType.parse(dtype)

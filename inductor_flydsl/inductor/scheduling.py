@@ -142,6 +142,9 @@ def _why_apart(scheduler: Any, kernel: _Kernel, first: Any, nodes: list[Any]) ->
         made = _plan(kernel, nodes)
     except epilogue.Unfusable as error:
         return str(error)
+    except Exception as error:  # A question of Inductor's must not end the user's compile.
+        log.debug("no plan", exc_info=True)
+        return f"{type(error).__name__}: {error}"
     inside = {n.get_name() for n in (*first.get_nodes(), *nodes)}
     inside.add(first.get_name())
     for name in made.dead:
@@ -161,6 +164,19 @@ def _why_open_apart(node: Any, choice: FlyDSLCaller, follower: Any) -> str | Non
     return _why_apart(node.scheduler, kernel, node, list(follower.get_nodes()))
 
 
+def _own_choice(node: Any) -> FlyDSLCaller | None:
+    buffer = own_buffer(node)
+    return None if buffer is None else buffer.choice
+
+
+def _why_follower_apart(node: Any, follower: Any) -> str | None:
+    """Why a scheduler node did not join the kernel of ours that it reads from."""
+    buffer = own_buffer(node)
+    assert buffer is not None
+    joining = [*node.get_nodes()[1:], *follower.get_nodes()]
+    return _why_apart(node.scheduler, _of_buffer(buffer), node, joining)
+
+
 def _plan(kernel: _Kernel, nodes: list[Any]) -> epilogue.Plan:
     """The kernel of a product and of the scheduler nodes that follow it.
 
@@ -170,7 +186,9 @@ def _plan(kernel: _Kernel, nodes: list[Any]) -> epilogue.Plan:
     product = kernel.product
     problem = product.launch.problem
     for node in nodes:
-        if len(node.get_nodes()) != 1 or len(node.get_outputs()) != 1 or node.is_reduction():
+        if node.is_reduction():
+            raise epilogue.Unfusable(f"{node.get_name()} is a reduction")
+        if len(node.get_nodes()) != 1 or len(node.get_outputs()) != 1:
             raise epilogue.Unfusable(f"{node.get_name()} is not one pointwise function")
         if node.has_aliasing_or_mutation() or not isinstance(node.node, ir.ComputedBuffer):
             raise epilogue.Unfusable(f"{node.get_name()} mutates or aliases a buffer")
@@ -225,10 +243,11 @@ class Scheduled:
         made = self.inner(scheduler)
         # The instance keeps its state; only its class, and with it the lookup order, changes.
         made.__class__ = _mixed(type(made))  # type: ignore[arg-type]
-        from . import settle
+        from . import followers, settle
 
         if scheduler is not None:  # Inductor makes one without, to ask what it can do.
             settle.watch(scheduler, _why_open_apart)
+            followers.watch(scheduler, _own_choice, _why_follower_apart)
         return made
 
 

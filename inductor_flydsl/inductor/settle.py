@@ -31,13 +31,13 @@ WhyApart = Callable[[Any, FlyDSLCaller, Any], "str | None"]
 def watch(scheduler: Any, why_apart: WhyApart) -> None:
     """Settle a scheduler's open ops before it fuses; once a scheduler."""
     fuse = scheduler.fuse_nodes
-    if getattr(fuse, "flydsl", False):
+    if getattr(fuse, "flydsl_settles", False):
         return
 
     def fuse_nodes(nodes: list[Any]) -> Any:
         return fuse([_settled(scheduler, node, why_apart) for node in nodes])
 
-    fuse_nodes.flydsl = True  # type: ignore[attr-defined]
+    fuse_nodes.flydsl_settles = True  # type: ignore[attr-defined]
     scheduler.fuse_nodes = fuse_nodes
 
 

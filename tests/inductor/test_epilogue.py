@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from inductor_flydsl import logs
-from inductor_flydsl.inductor import choices
+from inductor_flydsl.fusion import Fusion, TorchOps
+from inductor_flydsl.inductor import choices, epilogue, handlers
 
 from .conftest import random
 
@@ -26,7 +27,7 @@ def check(compiled, function, *inputs, fused=True):
     torch.testing.assert_close(result.double(), exact, rtol=2**-7, atol=2e-2)
     assert [d.chosen for d in decisions] == ["FLYDSL"], decisions
     assert len(calls(code)) == 1
-    assert ("cpp_fused" not in code) == fused, code
+    assert ("cpp_fused" not in code) == fused, (decisions, code)
     return code
 
 
@@ -62,13 +63,129 @@ def test_a_chain_is_one_kernel(compiled, ours_is_fast, chain):
 
 
 @pytest.mark.parametrize("out", [torch.float32, torch.float16])
-def test_a_cast_is_part_of_it(compiled, ours_is_fast, out):
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_cast_is_part_of_it(compiled, ours_is_fast, kind, out):
     def function(x, w):
         y = F.relu(x @ w.t())
-        return y if x.dtype is torch.float64 else y.to(out)
+        return y - 0.5 if x.dtype is torch.float64 else (y.to(torch.float32) - 0.5).to(out)
 
-    result = check(compiled, function, random(M, K), random(N, K), fused=out is torch.float32)
-    assert result
+    check(compiled, function, random(M, K, dtype=kind), random(N, K, dtype=kind))
+
+
+MASKS = {
+    "full": (M, N), "row": (N,), "column": (M, 1), "one": (1, 1), "batched rows": (1, N)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", MASKS.values(), ids=MASKS)
+def test_a_stored_mask_is_read_by_the_kernel(compiled, ours_is_fast, shape):
+    mask = torch.rand(shape) > 0.5
+
+    def function(x, w):
+        y = torch.where(mask, x @ w.t(), -1.5)
+        return y.masked_fill(~mask & (y < -2), 3.0)
+
+    check(compiled, function, random(M, K), random(N, K))
+
+
+def test_a_mask_that_was_dropped_out_with(compiled, ours_is_fast):
+    mask = torch.rand(M, N) > 0.25
+    check(compiled, lambda x, w: (x @ w.t()) * mask * (1 / 0.75), random(M, K), random(N, K))
+
+
+INDEXED = {
+    "tril": lambda x, w: torch.tril(x @ w.t()),
+    "triu": lambda x, w: torch.triu(x @ w.t(), 3),
+    "arange": lambda x, w: torch.where(
+        torch.arange(M)[:, None] >= 2 * torch.arange(N) - 7, x @ w.t(), float("-inf")
+    ),
+    "window": lambda x, w: torch.where(
+        (torch.arange(M)[:, None] - torch.arange(N)).abs() < 8, x @ w.t(), 0.0
+    ),
+    "positions": lambda x, w: (x @ w.t()) * 0.5 + torch.arange(N),
+    "heads": lambda x, w: torch.where(
+        torch.arange(20)[:, None] >= torch.arange(N), (x @ w.t()).view(2, 20, N), 0.0
+    ),
+}
+
+
+@pytest.mark.parametrize("function", INDEXED.values(), ids=INDEXED)
+def test_a_mask_of_indices_is_computed_in_the_kernel(compiled, ours_is_fast, function):
+    if function is INDEXED["heads"]:
+        # Rows of C count through the batches, so a row of a batch is no sum of them.
+        check(compiled, function, random(M, K), random(N, K), fused=False)
+        assert "do not follow" in choices.decisions()[-1].apart[0]
+        return
+    check(compiled, function, random(M, K), random(N, K))
+
+
+def test_a_causal_mask_of_attention(compiled, ours_is_fast):
+    def function(q, k):
+        seen = torch.arange(40)[:, None] >= torch.arange(48)
+        return torch.where(seen, q @ k.mT * 0.125, float("-inf"))
+
+    check(compiled, function, random(3, 40, 64), random(3, 48, 64))
+
+
+def test_whole_numbers_that_fp32_does_not_hold_stay_apart(compiled, ours_is_fast):
+    def function(x, w):
+        far = torch.arange(N) * 1_000_003 > 20 * 1_000_003
+        return torch.where(far, x @ w.t(), 0.0)
+
+    check(compiled, function, random(M, K), random(N, K), fused=False)
+    assert "not exact in float32" in choices.decisions()[-1].apart[0]
+
+
+@pytest.mark.parametrize("name", ["log1p", "expm1"])
+def test_operations_that_are_composed_keep_small_numbers(name):
+    """In fp32, against float64, from numbers that 1 + x or exp(x) - 1 would lose."""
+    chain = epilogue.Program((1, 8, 8))
+    product = handlers.Value(chain.emit("acc"))
+    getattr(handlers.Handler(chain, None), name)(product)
+    x = torch.cat([torch.logspace(-30, 4, 2000), torch.tensor([0.0, float("inf"), -0.0])])
+    x = torch.cat([x, -x[x < (0.99 if name == "log1p" else 1e9)]])
+    got = Fusion(nodes=tuple(chain.nodes)).evaluate(TorchOps(), x, [])
+    torch.testing.assert_close(got, getattr(torch, name)(x), rtol=1e-6, atol=0)
+    special = torch.tensor([float("nan"), -1.0, float("-inf")])
+    got = Fusion(nodes=tuple(chain.nodes)).evaluate(TorchOps(), special, [])
+    torch.testing.assert_close(got, getattr(torch, name)(special), equal_nan=True)
+
+
+@pytest.mark.parametrize("activation", [F.softplus, F.elu, F.mish])
+def test_activations_of_composed_operations(compiled, ours_is_fast, activation):
+    check(compiled, lambda x, w: activation(x @ w.t() * 0.25), random(M, K), random(N, K))
+
+
+FOLLOWERS = {
+    "is a reduction": lambda y: torch.softmax(y, 1),
+    "gathers": lambda y: y[torch.tensor([3, 1, 2])],
+    "not stored row by row": lambda y: y.t().contiguous(),
+    "do not follow": lambda y: y.view(2, 20, 7, 8).transpose(1, 2).contiguous(),
+    "not element by element": lambda y: F.silu(y[:, :28]) * y[:, 28:],
+    "used elsewhere": lambda y: (y, F.relu(y)),
+    "kernels store": lambda y: y > 0,
+    "mutates or aliases": lambda y: torch.cat([y, y * 2], 1),
+}
+
+
+@pytest.mark.parametrize("reason", FOLLOWERS)
+def test_whatever_runs_apart_has_a_reason(compiled, ours_is_fast, caplog, reason):
+    """Reductions, gathers and views too, for which Inductor never asks whether they fuse."""
+    function = FOLLOWERS[reason]
+    with caplog.at_level(logging.INFO, "inductor_flydsl"):
+        compiled(lambda x, w: function(x @ w.t()), random(M, K), random(N, K))
+    apart = [text for d in choices.decisions() for text in d.apart]
+    assert any(reason in text for text in apart), apart
+    assert reason in caplog.text and "stays apart" in caplog.text
+
+
+def test_a_library_call_after_the_product_is_not_told(compiled, ours_is_fast):
+    def function(x, w, v):
+        return (x @ w.t()) @ v
+
+    inputs = random(M, K), random(N, K), random(N, 24)
+    _, _, decisions = compiled(function, *inputs)
+    assert [d.apart for d in decisions] == [(), ()]
 
 
 @pytest.mark.parametrize("shape", [(N,), (1, N), (M, N), (M, 1), (1,)])

@@ -28,8 +28,9 @@ def run(problem, tensors=(), config=CONFIG, seed=0):
     """(C, float64 product) of random operands, with C poisoned before."""
     generator = torch.Generator().manual_seed(seed)
     batch = (problem.batch,) if problem.batch > 1 else ()
-    a = torch.randn(*batch, problem.m, problem.k, generator=generator).bfloat16()
-    b = torch.randn(*batch, problem.n, problem.k, generator=generator).bfloat16().mT
+    narrow = getattr(torch, problem.dtype.value)
+    a = torch.randn(*batch, problem.m, problem.k, generator=generator).to(narrow)
+    b = torch.randn(*batch, problem.n, problem.k, generator=generator).to(narrow).mT
     kind = getattr(torch, problem.out_dtype.value)
     c = torch.full((*batch, problem.m, problem.n), float("nan"), dtype=kind)
     artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
@@ -127,6 +128,81 @@ def test_a_chain_with_three_tensors(split_k):
     wrong = (c != expected.bfloat16()).sum()
     assert wrong <= 0.001 * c.numel() + 5
     torch.testing.assert_close(c.double(), expected, rtol=2**-7, atol=1e-3)
+
+
+def masked(along_m=True, along_n=True, quads=False):
+    """acc where a bool tensor says so, -inf elsewhere."""
+    mask = Tensor(dtype=DType.BOOL, along_m=along_m, along_n=along_n, quads=quads)
+    nodes = (
+        node("acc"),
+        node("tensor", value=0),
+        node("const", value=0.0),
+        node("ne", 1, 2),
+        node("const", value=float("-inf")),
+        node("where", 3, 0, 4),
+    )
+    return Fusion(nodes=nodes, tensors=(mask,))
+
+
+MASKS = {
+    "quads": (masked(quads=True), (0, N, 1)),
+    "odd rows": (masked(), (0, N + 1, 1)),
+    "a row": (masked(along_m=False, quads=True), (0, 0, 1)),
+    "a column": (masked(along_n=False), (0, 3, 0)),
+    "turned": (masked(), (0, 1, M)),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_a_stored_mask(mask):
+    fusion, strides = mask
+    problem = dataclasses.replace(
+        GemmProblem.dense(M, N, K), fusion=fusion, tensors=(strides,), op="mm"
+    )
+    truths = torch.rand(M * (N + 1), generator=torch.Generator().manual_seed(2)) > 0.5
+    c, product = run(problem, (truths,))
+    kept = truths.as_strided((M, N), strides[1:])
+    assert 0 < kept.sum() < kept.numel()
+    assert (c[~kept] == float("-inf")).all()
+    torch.testing.assert_close(c[kept].double(), product[kept], rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize("split_k", [1, 2])
+def test_an_element_knows_its_place(split_k):
+    """acc where 3·batch + row - column ≥ 2, else 100·batch + row."""
+    nodes = (
+        node("acc"),
+        node("batch"),
+        node("row"),
+        node("column"),
+        node("const", value=3.0),
+        node("mul", 1, 4),
+        node("add", 5, 2),
+        node("sub", 6, 3),
+        node("const", value=2.0),
+        node("ge", 7, 8),
+        node("const", value=100.0),
+        node("mul", 1, 10),
+        node("add", 11, 2),
+        node("where", 9, 0, 12),
+    )
+    dense = GemmProblem.dense(M, N, 128, batch=3, out_dtype="float32")
+    problem = dataclasses.replace(dense, fusion=Fusion(nodes=nodes))
+    c, product = run(problem, config=dataclasses.replace(CONFIG, split_k=split_k))
+    batch, row, column = (torch.arange(n).double() for n in (3, M, N))
+    batch, row = batch[:, None, None], row[:, None]
+    kept = 3 * batch + row - column >= 2
+    expected = torch.where(kept, product, 100 * batch + row)
+    torch.testing.assert_close(c.double(), expected, rtol=1e-5, atol=1e-4)
+    assert torch.equal(c[~kept], expected[~kept].float())
+
+
+@pytest.mark.parametrize("dtype, out", [("bfloat16", "float16"), ("float16", "bfloat16")])
+def test_a_result_of_the_other_short_type(dtype, out):
+    problem = GemmProblem.dense(M, N, K, out_dtype=out)
+    c, product = run(dataclasses.replace(problem, dtype=DType.parse(dtype)))
+    assert c.dtype is getattr(torch, out)
+    torch.testing.assert_close(c.double(), product, rtol=2.0**-7, atol=1e-3)
 
 
 def test_nan_goes_through_relu_and_maximum():

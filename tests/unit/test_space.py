@@ -8,6 +8,8 @@ import pytest
 from inductor_flydsl import space
 from inductor_flydsl.arch import GFX950
 from inductor_flydsl.config import GemmConfig, KernelSpec
+from inductor_flydsl.fusion import Fusion, Node
+from inductor_flydsl.grouping import Axis, Grouping
 from inductor_flydsl.problem import DType, GemmProblem
 
 CONFIG = GemmConfig(tile_m=128, tile_n=128, tile_k=64, stages=2, waves_m=2, waves_n=2)
@@ -19,12 +21,24 @@ def test_a_plain_pair_is_legal() -> None:
     assert space.why_not(PROBLEM, CONFIG, GFX950) is None
 
 
+COUNTING = Fusion(nodes=(Node(op="acc"), Node(op="row"), Node(op="add", args=(0, 1))))
+GROUPED = {"op": "grouped_mm", "grouping": Grouping(axis=Axis.M, groups=2)}
+
+
+def test_an_epilogue_counts_rows() -> None:
+    problem = replace(PROBLEM, fusion=COUNTING, m=2**22)
+    assert space.problem_limit(problem, GFX950) is None
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"op": "conv"}, "op conv"),
         ({"dtype": DType.FP32, "out_dtype": DType.FP32}, "dtype float32"),
-        ({"out_dtype": DType.FP16}, "output float16 from bfloat16"),
+        ({"out_dtype": DType.FP8_E4M3}, "output float8_e4m3fn has no kernel"),
+        ({"dtype": DType.BOOL}, "dtype bool has no kernel"),
+        ({"fusion": COUNTING, "m": 2**22 + 1}, "rows and columns up to 4194304"),
+        ({"fusion": COUNTING, **GROUPED}, "has no grouped kernel"),
         ({"k": 2**31, "lda": 2**31}, "k=2147483648 does not fit"),
     ],
 )

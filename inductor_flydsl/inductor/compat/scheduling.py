@@ -53,6 +53,19 @@ def first_user(scheduler: Any, node: Any) -> Any:
     return found[0] if found else None
 
 
+def reads(node: Any) -> set[str]:
+    """Names of the buffers that a scheduler node reads."""
+    return {dependency.name for dependency in node.read_writes.reads}
+
+
+def is_library_call(node: Any) -> bool:
+    """A scheduler node runs no generated pointwise kernel or reduction: it calls a library, is a
+    template's, or does nothing."""
+    from torch._inductor.scheduler import FusedSchedulerNode, SchedulerNode
+
+    return node.is_template() or not isinstance(node, (SchedulerNode, FusedSchedulerNode))
+
+
 def close(scheduler: Any, node: Any, choice: Any) -> Any:
     """Decide an open op for a choice: its scheduler node, in the place of the op's.
 
