@@ -258,7 +258,7 @@ class KernelSpec:
     @property
     def scale_ring(self) -> ScaleRing:
         """The ring of block scales in LDS."""
-        return ScaleRing.of(self.config)
+        return ScaleRing.of(self.config, self.ring_bytes)
 
     @property
     def ring_bytes(self) -> int:

@@ -23,8 +23,8 @@ A1 at 1. Five half tiles have been issued after it by then, beginning with the n
 `Step.younger`.
 
 Block scales of a step are read with the half tile that they belong to. Their ring is filled with
-B0, which is the first of them: it has four slots, so that a slot is filled a whole chunk after it
-was last read.
+B0, which is the first of them: it has three slots or more, so that a slot is filled a whole chunk
+after it was last read.
 """
 
 from __future__ import annotations

@@ -136,9 +136,30 @@ def modulo(x: fx.Int32, power_of_two: int) -> fx.Int32:
     return x & (power_of_two - 1)
 
 
+def remainder(x: fx.Int32, divisor: int) -> fx.Int32:
+    """x % divisor of a value that is not negative."""
+    if divisor & (divisor - 1) == 0:
+        return modulo(x, divisor)
+    return fx.Int32(arith.remui(as_ir_value(x), as_ir_value(fx.Int32(divisor))))
+
+
 def uniform(value: fx.Int32) -> fx.Int32:
     """A value that is the same in all lanes, as a scalar."""
     return fx.Int32(rocdl.readfirstlane(fx.Int32.ir_type, value))
+
+
+def from_here(value: Any, *, scalar: bool = True) -> Any:
+    """The same value, of which the compiler computes nothing before what is above this.
+
+    Args:
+        value: an Int32 or Int64.
+        scalar: it is the same in all lanes.
+    """
+    kind = "s" if scalar else "v"
+    given = as_ir_value(value)
+    # Side effects keep their order; what depends on one comes after it.
+    held = llvm.inline_asm(given.type, [given], "", f"={kind},0", has_side_effects=True)
+    return type(value)(held)
 
 
 def load_constant(address: fx.Int64) -> fx.Int32:

@@ -11,14 +11,12 @@ from typing import Any
 
 import flydsl.expr as fx
 
-from ..scale_ring import CHUNK_K, ROW_BYTES, UNIT_BYTES, UNIT_ROWS
+from ..scale_ring import LANE_BYTES, UNIT_BYTES
 from ..scaling import BLOCK, TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 from . import ops
 
-CHUNK_BLOCKS = CHUNK_K // BLOCK
-# A lane loads the scales of 4 blocks of a row at once; 4 lanes load a row of a chunk.
-LANE_BLOCKS = 4
-LANES_A_ROW = ROW_BYTES // LANE_BLOCKS
+# A lane loads the scales of so many blocks of a row at once.
+LANE_BLOCKS = LANE_BYTES
 
 
 class Source:
@@ -27,7 +25,7 @@ class Source:
     Args:
         layout: ``swizzled``, or another word for rows with strides.
         address: byte address of the operand's first scale.
-        rows: (the tile's first row, rows of the whole operand).
+        rows: (the tile's first row, rows of the whole operand, rows of a tile).
         blocks: (the split's first block along K, blocks of the split).
         strides: (row, block) as `scaling.Scales` has them.
     """
@@ -37,7 +35,9 @@ class Source:
         self.row = strides[0]
         self.block = 1 if layout == "dma" else strides[1]
         self.blocks = blocks[1]
-        self.rows_left = rows[1] - rows[0]
+        left, tile = rows[1] - rows[0], fx.Int32(rows[2])
+        # Loads pad a tile; what they would bring of the next one is traffic for nothing.
+        self.rows_left = (left < tile).select(left, tile)
         if self.swizzled:
             # The tile may begin inside of a tile of the layout.
             self.skipped_rows = ops.modulo(rows[0], TILE_ROWS)
@@ -89,6 +89,7 @@ class _Either:
 
     def __init__(self, of_b: Any, a: Source, b: Source) -> None:
         self.of_b, self.a, self.b = of_b, a, b
+        self.blocks = a.blocks
         self.address = of_b.select(b.address, a.address)
         self.bytes = of_b.select(b.bytes, a.bytes)
 
@@ -121,8 +122,8 @@ class BlockScales:
         # Scales of a row in a K step, and those of one lane: one a matrix instruction.
         self.per_step = spec.config.tile_k // BLOCK
         self.own = self.per_step // 4
-        thread = fx.thread_idx.x
-        wave, self.lane = ops.uniform(thread // 64), thread % 64
+        thread = ops.from_here(fx.thread_idx.x, scalar=False)
+        wave, self.lane = ops.uniform(ops.quotient(thread, 64)), ops.modulo(thread, 64)
         if self.ring.alone:
             self.loaders = [_Loader(self, a, wave, 0), _Loader(self, b, wave, 1)]
         else:
@@ -147,14 +148,15 @@ class BlockScales:
         """Start loading the piece that goes with the data of a K step, from ``-early`` on.
 
         The stage of that data says nothing here: a chunk outlives it. What a row has past the end
-        of K is not used, and only what the operand has not is kept out.
+        of K is not used; chunks past it are not loaded, whose latency the last steps would wait
+        for.
         """
         ring = self.ring
         piece = k_step + self.early
         chunk, part = ops.quotient(piece, ring.steps), ops.modulo(piece, ring.steps)
-        slot = ops.modulo(chunk, ring.slots) * ring.chunk_bytes
+        slot = ops.remainder(chunk, ring.slots) * ring.chunk_bytes
         for loader in self.loaders:
-            loader.load(chunk * CHUNK_BLOCKS, part, slot)
+            loader.load(chunk * ring.row_bytes, part, slot)
 
     def bases(self, operand: int, first_row: Any) -> Any:
         """LDS address (chunk 0) of the scales of a lane, of the wave's first row fragment.
@@ -163,9 +165,9 @@ class BlockScales:
             operand: 0 for A, 1 for B.
             first_row: of the wave in the tile of the operand.
         """
-        row = first_row + self.lane % 16
-        own = self.lane // 16 * self.own
-        return self.lds + operand * self.ring.operand_bytes + row * ROW_BYTES + own
+        row = first_row + ops.modulo(self.lane, 16)
+        own = ops.quotient(self.lane, 16) * self.own
+        return self.lds + operand * self.ring.operand_bytes + row * self.ring.row_bytes + own
 
     def read(self, base: Any, k_step: Any, index: int) -> Any:
         """The scales of row fragment ``index`` that a lane feeds to the K step's instructions.
@@ -175,12 +177,12 @@ class BlockScales:
         """
         ring = self.ring
         chunk, part = ops.quotient(k_step, ring.steps), ops.modulo(k_step, ring.steps)
-        moved = ops.modulo(chunk, ring.slots) * ring.chunk_bytes + part * self.per_step
-        return ops.lds_load_word(base + moved + index * 16 * ROW_BYTES, self.own)
+        moved = ops.remainder(chunk, ring.slots) * ring.chunk_bytes + part * self.per_step
+        return ops.lds_load_word(base + moved + index * 16 * ring.row_bytes, self.own)
 
     def tail_mask(self, remaining: Any) -> Any:
         """Which bytes of `read` are of blocks before ``remaining`` K elements of the step."""
-        first = self.lane // 16 * self.own
+        first = ops.quotient(self.lane, 16) * self.own
         mask = fx.Int32(0)
         for i in range(self.own):
             inside = (first + i) * BLOCK < remaining
@@ -198,7 +200,9 @@ class _Loader:
         self.gathered = scales.gathered
         self.lds = scales.lds + operand * self.ring.operand_bytes + wave * UNIT_BYTES
         lane = scales.lane
-        self.lane_row, self.lane_block = lane // LANES_A_ROW, lane % LANES_A_ROW * LANE_BLOCKS
+        lanes = self.ring.row_bytes // LANE_BLOCKS
+        self.lane_row = ops.quotient(lane, lanes)
+        self.lane_block = ops.modulo(lane, lanes) * LANE_BLOCKS
         self.lane_lds = lane * LANE_BLOCKS
         self.lane_offset = source.from_unit(self.lane_row, self.lane_block)
         self.rsrc = ops.buffer(source.address, source.bytes)
@@ -208,11 +212,13 @@ class _Loader:
         ring = self.ring
         for i in range(ring.loads):
             unit = (part * ring.loads + i) * ring.waves
-            row, lds = (unit + self.wave) * UNIT_ROWS, self.lds + slot + unit * UNIT_BYTES
+            row = (unit + self.wave) * ring.unit_rows
+            lds = self.lds + slot + unit * UNIT_BYTES
             if self.gathered:
                 self._gather(row, block, lds)
             else:
                 skipped = self.source.offset(row, block)
+                skipped = (block < self.source.blocks).select(skipped, self.source.bytes)
                 ops.load_to_lds(self.rsrc, lds, self.lane_offset, LANE_BLOCKS, skipped)
 
     def _gather(self, row: Any, block: Any, lds: Any) -> None:

@@ -4,10 +4,11 @@ One wait and one barrier a K step. The wait leaves the DMAs of the younger stage
 barrier makes every wave's share of the stages that are older visible, and says that every wave is
 done with the stage that the next DMAs overwrite.
 
-With two or three stages, a step begins with its first LDS reads. With more, the ring keeps one
-stage landed beyond the one that is multiplied, so that the last MFMAs of a step run beside the
-first reads of the next, and a wave has fragments in registers wherever it meets a barrier (with
-three, that stage is worth more in flight):
+With two or three stages, a step begins with its first LDS reads. With more, and tiles large enough
+for the matrix unit to count, the ring keeps one stage landed beyond the one that is multiplied, so
+that the last MFMAs of a step run beside the first reads of the next, and a wave has fragments in
+registers wherever it meets a barrier (with three, that stage is worth more in flight; with small
+tiles too, and it would be a step more between the last data and the end):
 
 - Step s waits for stage s + 1 and reads the rest of stage s, then the first fragments of s + 1.
 - Stage s is read last in step s, whose MFMAs wait for what is read of it. The barrier of step
@@ -32,14 +33,20 @@ from .matrix import Piece, Reader, product
 from .scales import BlockScales
 from .workgroup import Workgroup
 
+# Elements of a tile of C up to which memory sets the time of a K step, whatever is multiplied.
+SMALL_TILE = 64 * 64
+
 
 def body(wg: Workgroup) -> None:
     """Emit the kernel. Called while FlyDSL traces `templates.gemm`."""
     config = wg.spec.config
     a = wg.operand_a(config.tile_m, wg.lds)
     b = wg.operand_b(config.tile_n, wg.lds + config.stages * a.g.bytes)
-    scales = wg.block_scales()
-    acc = multiply_ring(wg, a, b, scales)
+    # Before anything else is computed: the first data takes longest.
+    for operand in (a, b):
+        operand.load(fx.Int32(0), fx.Int32(0))
+    ops.keep_order()
+    acc = multiply_ring(wg, a, b, wg.block_scales())
     rows, columns = wg.wave[0] * (a.g.fragments * 16), wg.wave[1] * (b.g.fragments * 16)
     blocks = [
         Block(acc[m * b.g.fragments + n], rows + m * 16, columns + n * 16)
@@ -59,9 +66,10 @@ class Ring:
         of_a, of_b = ((scales, i) if scales is not None else None for i in range(2))
         self.a = Reader(a, spec.dtype, wg.wave[0], of_a)
         self.b = Reader(b, spec.b_type, wg.wave[1], of_b)
-        self.early = scales.early if scales is not None else 0
+        self.scales = scales
         # Stages that have landed beyond the one that is multiplied.
-        self.ahead = 1 if self.stages > 3 else 0
+        small = spec.config.tile_m * spec.config.tile_n <= SMALL_TILE
+        self.ahead = 1 if self.stages > 3 and not small else 0
 
     def fill(self, k_step: Any, stage: Any) -> None:
         """Start loading a K step into its stage."""
@@ -77,10 +85,11 @@ class Ring:
         ops.barrier()
 
     def start(self) -> list[Any]:
-        """Fill the ring, and what has to be there before it; the first slices of `advance`."""
-        for i in range(self.early):
-            self.loaded[-1].load(fx.Int32(i - self.early), None)
-        for i in range(self.stages - 1):
+        """Fill the ring behind the data of its first stage; the first slices of `advance`."""
+        if self.scales is not None:
+            for i in range(self.scales.early + 1):
+                self.scales.load(fx.Int32(i - self.scales.early))
+        for i in range(1, self.stages - 1):
             self.fill(fx.Int32(i), fx.Int32(i))
         if not self.ahead:
             return []

@@ -9,7 +9,7 @@ import flydsl.expr as fx
 
 from ..grouping import Axis
 from ..scaling import BLOCK
-from ..signature import INTEGERS
+from ..signature import INTEGERS, SCALES
 from . import ops
 from .loads import Geometry, Operand
 from .scales import BlockScales, Source
@@ -219,20 +219,19 @@ class Workgroup:
         s, spec = self.sizes, self.spec
         if not spec.block_scaled:
             return None
-        blocks = (self.place.k0 // BLOCK, self.k // BLOCK)
-        a = Source(
-            spec.a_scales,
-            self.addresses["a_scale"],
-            (self.m0, self.place.m_end),
-            blocks,
-            (s.a_scale_row, s.a_scale_block),
+        # Nothing of it is computed before what the pipeline has done so far.
+        k0, k = ops.from_here(self.place.k0), ops.from_here(self.k)
+        blocks = (ops.quotient(k0, BLOCK), ops.quotient(k, BLOCK))
+        tiles = (
+            (self.m0, self.place.m_end, spec.config.tile_m),
+            (self.n0, self.place.n_end, spec.config.tile_n),
         )
-        b = Source(
-            spec.b_scales,
-            self.addresses["b_scale"],
-            (self.n0, self.place.n_end),
-            blocks,
-            (s.b_scale_row, s.b_scale_block),
+        strides = ((s.a_scale_row, s.a_scale_block), (s.b_scale_row, s.b_scale_block))
+        a, b = (
+            Source(layout, ops.from_here(self.addresses[name]), tile, blocks, steps)
+            for layout, name, tile, steps in zip(
+                (spec.a_scales, spec.b_scales), SCALES, tiles, strides, strict=True
+            )
         )
         return BlockScales(spec, a, b, self.lds + spec.ring_bytes)
 

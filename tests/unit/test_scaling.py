@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from inductor_flydsl.arch import GFX950
 from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.dtypes import DType
 from inductor_flydsl.errors import ProblemError
@@ -60,5 +61,33 @@ def test_a_ring_holds_the_scales_of_both_tiles() -> None:
         )
         spec = KernelSpec.of(GemmProblem.dense(64, 64, 512, dtype="mxfp8"), config)
         ring = spec.scale_ring
-        assert ring.operand_bytes >= 16 * max(tile, 64)
-        assert ring.steps * tile_k == 512
+        assert ring.row_bytes == ring.chunk_k // 32
+        assert ring.operand_bytes >= ring.row_bytes * max(tile, 64)
+        assert ring.steps * tile_k == ring.chunk_k
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize("tile_k", [128, 256, 512])
+def test_a_slot_is_filled_after_its_last_read(stages: int, tile_k: int) -> None:
+    for tile, pipeline in ((32, "staged"), (128, "staged"), (128, "hti")):
+        config = GemmConfig(
+            pipeline=pipeline, tile_m=tile, tile_n=tile, tile_k=tile_k, waves_m=2, waves_n=2,
+            stages=2 if pipeline == "hti" else stages,
+        )  # fmt: skip
+        ring = KernelSpec.of(GemmProblem.dense(64, 64, 512, dtype="mxfp4"), config).scale_ring
+        ahead = 2 if pipeline == "hti" else stages - 1
+        for piece in range(4 * ring.steps * ring.slots):
+            # The piece of step s + ahead is loaded in step s, after what step s - 1 reads.
+            loaded = piece - (ring.steps - 1) - ahead
+            chunk = piece // ring.steps
+            assert loaded > (chunk - ring.slots + 1) * ring.steps - 1
+
+
+def test_a_chunk_is_as_long_as_leaves_room_for_as_many_workgroups() -> None:
+    wide = GemmConfig(tile_m=256, tile_n=256, tile_k=256, stages=2, waves_m=2, waves_n=4)
+    small = GemmConfig(tile_m=32, tile_n=64, tile_k=128, stages=8, waves_m=2, waves_n=2)
+    problem = GemmProblem.dense(64, 64, 512, dtype="mxfp8")
+    specs = [KernelSpec.of(problem, config) for config in (wide, small)]
+    # Two stages of FP8 take all of the LDS of a CU, of which a ring of any size would be too much.
+    assert [spec.scale_ring.chunk_k for spec in specs] == [512, 2048]
+    assert specs[1].lds_bytes <= GFX950.lds_bytes
