@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from . import compiler, model, occupancy, ranking, settings, space
-from .arch import get_arch
+from . import compiler, copies, model, occupancy, ranking, settings, space
+from .arch import Arch, get_arch
 from .config import GemmConfig
 from .errors import MissingDependency
 from .model import Prediction
@@ -52,6 +52,32 @@ class StoredRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AfterCopies:
+    """The best candidate on copies of operands that do not run along K.
+
+    Attributes:
+        operands: which are copied.
+        copy_us: predicted time of the copies; us: of them and the kernel.
+        config: of the kernel.
+    """
+
+    operands: str
+    copy_us: float
+    us: float
+    config: GemmConfig
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "operands": self.operands,
+            "clock": model.CLOCK,
+            "copy_us": self.copy_us,
+            "us": self.us,
+            "name": self.config.name,
+            "config": self.config.to_json(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """What `explain` found.
 
@@ -64,6 +90,7 @@ class Explanation:
         kernels: what the kernels of the best candidates and of stored configurations occupy, as
             far as they are compiled here.
         notes: what is missing here to compile or run kernels.
+        after_copies: the other way to compute the problem, where it has one: a compile offers both.
     """
 
     problem: GemmProblem
@@ -74,6 +101,7 @@ class Explanation:
     stored: tuple[StoredRecord, ...]
     kernels: tuple[tuple[GemmConfig, Occupancy], ...]
     notes: tuple[str, ...]
+    after_copies: AfterCopies | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, complete."""
@@ -106,6 +134,7 @@ class Explanation:
             ],
             "kernels": [{"name": c.name, **found.to_json()} for c, found in self.kernels],
             "notes": list(self.notes),
+            "after_copies": self.after_copies and self.after_copies.to_json(),
         }
 
 
@@ -151,7 +180,20 @@ def explain(problem: GemmProblem, *, arch: str = "gfx950") -> Explanation:
         stored=tuple(stored),
         kernels=tuple((c, found) for c, found in occupied.items() if found is not None),
         notes=notes,
+        after_copies=_after_copies(problem, hardware) if limit is None else None,
     )
+
+
+def _after_copies(problem: GemmProblem, arch: Arch) -> AfterCopies | None:
+    made = copies.along_k(problem, arch)
+    if made is None:
+        return None
+    ranked = ranking.rank(made.problem, space.candidates(made.problem, arch), arch)
+    if not ranked:
+        return None
+    config, prediction = ranked[0]
+    us = made.us + prediction.us
+    return AfterCopies(operands=made.operands, copy_us=made.us, us=us, config=config)
 
 
 def _out_of_reach(problem: GemmProblem) -> tuple[str, ...]:

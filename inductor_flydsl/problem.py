@@ -166,7 +166,7 @@ class GemmProblem:
             ProblemError: an extent, dtype or layout that is not usable.
         """
         dtype, scales = _dtype_and_scales(options)
-        b_type = _as_dtype(options.pop("b_dtype", dtype))
+        b_type = _b_dtype(options.pop("b_dtype", dtype), scales is not None)
         same = DType.BF16 if dtype.scaled else dtype
         out_dtype = _as_dtype(options.pop("out_dtype", same))
         layout = _as_layout(options.pop("layout", Layout.NT))
@@ -212,7 +212,8 @@ class GemmProblem:
     def parse(cls, text: str) -> GemmProblem:
         """Read ``[BATCHx]M,N,K[,dtype[,layout]][,groups]``, the form of the command line.
 
-        The dtype may name that of C too, as in ``bf16->fp32``. Groups are named as ``m8``: M is
+        The dtype may name that of C too, as in ``bf16->fp32``, and that of B, as in ``fp8:bf8`` or
+        ``mxfp8:mxfp4``. Groups are named as ``m8``: M is
         the sum of eight groups' rows.
 
         Raises:
@@ -231,6 +232,9 @@ class GemmProblem:
         dtype, arrow, out_dtype = options.get("dtype", "").partition("->")
         if arrow:
             options |= {"dtype": dtype.strip(), "out_dtype": out_dtype.strip()}
+        a_type, colon, b_type = options.get("dtype", "").partition(":")
+        if colon:
+            options |= {"dtype": a_type.strip(), "b_dtype": b_type.strip()}
         batches, m, n, k = (int(p) for p in extents)
         return cls.dense(m, n, k, batch=batches, **options)
 
@@ -350,6 +354,16 @@ def _dtype_and_scales(options: dict[str, Any]) -> tuple[DType, ScaleLayout | str
     if isinstance(asked, str) and asked.lower() in _MX:
         return _MX[asked.lower()], scales or ScaleLayout.PLAIN
     return _as_dtype(asked), scales
+
+
+def _b_dtype(asked: DType | str, block_scaled: bool) -> DType:
+    """Type of B; the name of an MX type is one where A has block scales too."""
+    if isinstance(asked, str) and asked.lower() in _MX:
+        if not block_scaled:
+            way = "name an MX type for A too"
+            raise ProblemError("b_dtype", asked, "has block scales, and A none", way)
+        return _MX[asked.lower()]
+    return _as_dtype(asked)
 
 
 def _as_scale_layout(value: ScaleLayout | str) -> ScaleLayout:

@@ -94,7 +94,22 @@ def _candidates(found: explanation.Explanation, top: int) -> str:
     ]
     title = f"\nPredicted times, clock {model.CLOCK} (a formula, not a measurement), best first:"
     error = calibration.note(model.CLOCK, found.problem)
-    return f"{title}\n{table(header, rows, indent='  ')}\n  {error}"
+    lines = [title, table(header, rows, indent="  "), f"  {error}"]
+    if found.after_copies is not None:
+        lines.append(_both_ways(found, found.after_copies))
+    return "\n".join(lines)
+
+
+def _both_ways(found: explanation.Explanation, other: explanation.AfterCopies) -> str:
+    """The best kernel on operands as they lie, and on copies of them that run along K."""
+    config, prediction = found.candidates[0]
+    copied = microseconds(other.copy_us)
+    rows = [
+        ("as operands lie", config.name, "", microseconds(prediction.us)),
+        (f"{other.operands} copied along K", other.config.name, copied, microseconds(other.us)),
+    ]
+    header = ("WAY", "CONFIG", "COPY US", f"US ({model.CLOCK})")
+    return f"\nA compile offers both ways:\n{table(header, rows, indent='  ')}"
 
 
 def _stored(found: explanation.Explanation) -> str:

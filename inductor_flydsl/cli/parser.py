@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+from typing import Any
 
 from .._version import __version__
 from ..arch import get_arch
@@ -10,13 +12,22 @@ from ..errors import BadArgument
 from ..problem import PROBLEM_FORM
 
 PROBLEM_HELP = f"{PROBLEM_FORM}, for example 4096,4096,4096,bf16,NT or 8x128,128,64,bf16->fp32"
-PROBLEM_HELP += " or 256,4096,4096,mxfp4"
+PROBLEM_HELP += " or 256,4096,4096,mxfp4; fp8:bf8 names the types of A and of B"
 GLOB_HELP = "only records whose key, problem, device or choice matches, for example '*4096*'"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that takes ``-1,2,3`` for a problem, so that it is refused as one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # What argparse takes for a negative number, and not for an option.
+        self._negative_number_matcher = re.compile(r"-\d")
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="inductor-flydsl",
         description="FlyDSL GEMM kernels for AMD gfx950 in TorchInductor's autotuning.",
         epilog="Settings are INDUCTOR_FLYDSL_* variables; `inductor-flydsl env` lists them.",

@@ -20,7 +20,7 @@ from torch._inductor.autotune_process import (
 )
 
 from .. import settings
-from . import runtime
+from . import compat, runtime
 from .epilogue import Product
 from .scheduling import FlyDSLTemplateBuffer
 
@@ -43,6 +43,7 @@ class FlyDSLBenchmarkRequest(BenchmarkRequest):
         self.launch = launch
         self.launch_text = launch.to_text()
         self.order = order
+        self.copies: dict[int, TensorMeta] = {}
         self.names = [node.get_name() for node in nodes]
         # A tuning process lives long: it has neither this process's scopes nor its variables.
         self.scope = _chosen_settings()
@@ -50,9 +51,12 @@ class FlyDSLBenchmarkRequest(BenchmarkRequest):
     def make_run_fn(self, *input_tensors: torch.Tensor, out: torch.Tensor) -> Any:
         kernel = runtime.kernel(self.launch_text)
         inputs = self._operands(input_tensors)
-        operands = [inputs[index] for index in self.order]
-        kernel(out, *operands)
-        return functools.partial(kernel, out, *operands)
+        copies = {i: _storage(inputs[i], meta) for i, meta in self.copies.items()}
+        moves = [(copy, inputs[i]) for i, copy in copies.items()]
+        operands = [copies.get(index, inputs[index]) for index in self.order]
+        run = functools.partial(_run, moves, kernel, out, *operands)
+        run()
+        return run
 
     def benchmark(self, *input_tensors: torch.Tensor, out: torch.Tensor | None = None) -> float:
         """Milliseconds of a launch; infinite if it failed."""
@@ -79,6 +83,18 @@ def _chosen_settings() -> dict[str, Any]:
     """The settings that are not at their defaults."""
     found = {name: settings.resolve(name) for name in settings.KNOBS}
     return {name: value for name, (value, origin) in found.items() if origin != "default"}
+
+
+def _storage(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
+    """Memory for a copy."""
+    sizes, strides = tuple(meta.sizes), tuple(meta.strides)
+    return torch.empty_strided(sizes, strides, dtype=meta.dtype, device=tensor.device)
+
+
+def _run(moves: list[tuple[Any, Any]], kernel: Any, out: Any, *operands: Any) -> None:
+    for copy, source in moves:
+        copy.copy_(source)
+    kernel(out, *operands)
 
 
 def _view(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
@@ -131,6 +147,7 @@ class FlyDSLCaller(ir.ChoiceCaller):
         self.identity = identity
         self.clock = clock
         self.ranked = ranked
+        self.copy_us = 0.0
         request = FlyDSLCPURequest if layout.device.type == "cpu" else FlyDSLGPURequest
         self.bmreq = request(launch, nodes, layout, order)
 
@@ -165,3 +182,42 @@ class FlyDSLCaller(ir.ChoiceCaller):
             "device": self.launch.device,
             "clock": self.clock,
         }
+
+
+class FlyDSLCopyingCaller(FlyDSLCaller):
+    """One of ours on copies of operands; its benchmark includes making them.
+
+    Args:
+        choice: ours on the operands as they are copied.
+        nodes: IR nodes of the op's inputs, as they lie.
+        copied: which of them are copied, so that they run along K.
+        copy_us: predicted time of the copies, for a clock that cannot read it.
+    """
+
+    def __init__(
+        self, choice: FlyDSLCaller, nodes: Any, copied: tuple[int, ...], copy_us: float
+    ) -> None:
+        super().__init__(
+            choice.product,
+            nodes,
+            choice.layout,
+            order=choice.order,
+            identity=choice.identity,
+            clock=choice.clock,
+            ranked=choice.ranked,
+        )
+        self.name += "_after_copies_of_" + "".join("ab"[index] for index in copied)
+        self.copied = copied
+        self.copy_us = copy_us
+        self.annotations |= choice.annotations
+        metas = choice.bmreq.input_tensor_meta
+        self.bmreq.copies = {index: metas[index] for index in copied}
+
+    def to_callable(self) -> Any:
+        return lambda *inputs, out: self.bmreq.make_run_fn(*inputs, out=out)()
+
+    def output_node(self) -> Any:
+        nodes = list(self.input_nodes)
+        for index in self.copied:
+            nodes[index] = compat.along_k(nodes[index], 1 - index)
+        return ir.TensorBox.create(FlyDSLTemplateBuffer(self.layout, nodes, self))

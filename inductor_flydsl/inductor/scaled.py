@@ -7,24 +7,25 @@ is not ours goes on to the built-in one. Knows nothing of devices, tuning or cod
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .. import model, space
-from ..arch import GFX950
+from .. import copies
+from ..arch import get_arch
 from ..dtypes import DType
 from ..errors import ProblemError
 from ..fusion import Fusion, Node
-from ..problem import Layout, alignment
+from ..problem import alignment
 from ..scaling import BLOCK, TILE_BLOCKS, TILE_ROWS, ScaleLayout, Scales, factors
 from . import compat, operands
+from .decisions import Decision, record
 from .extents import Declined, equal, static
 from .operands import Asked
 
-log = logging.getLogger("inductor_flydsl")
+if TYPE_CHECKING:
+    from .ops import Inputs
 
 # Values of torch.nn.functional.SwizzleType.
 LAYOUTS = {0: ScaleLayout.PLAIN, 1: ScaleLayout.SWIZZLED}
@@ -215,32 +216,34 @@ def _strides_taken(a: Any, b: Any) -> bool:
     return bool(strides[0][1] == 1 and strides[1][0] == 1)
 
 
-def _copy_pays(a: Any, b: Any, layout: Any) -> bool:
-    """Whether copies of operands along K, and a kernel that loads them by DMA, are faster.
+def _after_copies(ours: Any, inputs: Inputs, theirs: Sequence[Any]) -> Any:
+    """Ours on copies of those operands that do not run along K, or None.
 
-    Kernels take other orders byte by byte. Both are predicted, the copy at the rate of memory.
+    Args:
+        ours: the choice on the operands as they lie.
+        inputs: of the op; theirs: the choices of Inductor's own.
     """
-    try:
-        problem = operands.product(a, b, layout, "scaled_mm").problem
-    except Declined:
-        return False
-    a_k, b_k = problem.k // problem.dtype.packed, problem.k // problem.b_type.packed
-    copied = replace(
-        problem, layout=Layout.NT, lda=a_k, ldb=b_k, a_inner=1, b_inner=1,
-        a_align=alignment(a_k), b_align=alignment(b_k),
-    )  # fmt: skip
-    moved, arch = 0, GFX950
-    if not problem.layout.a_k_contiguous or problem.a_inner != 1:
-        moved += 2 * problem.m * a_k
-    if not problem.layout.b_k_contiguous or problem.b_inner != 1:
-        moved += 2 * problem.n * b_k
-    us = [model.best_us(p, space.candidates(p, arch), arch) for p in (problem, copied)]
-    copy_us = model.CONSTANTS.launch_us + moved / arch.hbm_tb_s * 1e-6
-    log.info(
-        "%s: predicted %.1f µs as it lies, %.1f µs after a copy of %.1f µs",
-        problem, us[0], us[1], copy_us,
-    )  # fmt: skip
-    return us[1] + copy_us < us[0]
+    from . import choices
+    from .caller import FlyDSLCopyingCaller
+
+    launch = ours.launch
+    made = copies.along_k(launch.problem, get_arch(launch.arch))
+    if made is None:
+        return None
+    copied = tuple(index for index, name in enumerate("AB") if name in made.operands)
+    nodes = list(inputs.nodes)
+    for index in copied:
+        nodes[index] = compat.copy_to_be(nodes[index], 1 - index)
+    found = choices.offer(replace(inputs, nodes=nodes), theirs)
+    return found and FlyDSLCopyingCaller(found, inputs.nodes, copied, made.us)
+
+
+def _nothing(a: Any, b: Any, out_dtype: Any) -> Any:
+    """An MX product without elements, or without K: zeros, as eager PyTorch has them."""
+    shapes, reason = operands.describe((a, b)), "an operand is empty: the result is zeros"
+    record(Decision(op=MX_OP, shapes=shapes, chosen="OTHERS", reason=reason))
+    sizes = [a.get_size()[0], b.get_size()[1]]
+    return compat.zeros(sizes, out_dtype or a.get_dtype(), a.get_device())
 
 
 def _lower(
@@ -263,9 +266,9 @@ def _lower(
     from . import activate, choices
     from .ops import Inputs
 
+    if mx[0] is not None and any(size == 0 for size in (*a.get_size(), *b.get_size())):
+        return _nothing(a, b, out_dtype)
     _, _, _, layout, mat_a, mat_b = mm_args(a, b, out_dtype=out_dtype)
-    if not _strides_taken(mat_a, mat_b) and _copy_pays(mat_a, mat_b, layout):
-        mat_a, mat_b = compat.along_k(mat_a, 1), compat.along_k(mat_b, 0)
     nodes = [mat_a, mat_b, *(realize_inputs(x) for x in others if x is not None)]
     recipe, asked = mx
     theirs = [] if recipe is None else compat.mx_choices(nodes, layout, asked, out_dtype)
@@ -277,7 +280,11 @@ def _lower(
     ours = choices.offer(inputs, theirs)
     if ours is None:
         return None
-    found = autotune_select_algorithm("scaled_mm", [*theirs, ours], nodes, layout)
+    copying = _after_copies(ours, inputs, theirs)
+    # Where the op stayed open until the scheduler's turn, it would be too late for copies.
+    options = {} if copying is None else {"return_multi_template": False}
+    offered = [c for c in (*theirs, ours, copying) if c is not None]
+    found = autotune_select_algorithm("scaled_mm", offered, nodes, layout, **options)
     return found[0] if isinstance(found, tuple) else found
 
 

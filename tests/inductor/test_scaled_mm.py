@@ -112,6 +112,30 @@ def test_rows_of_an_operand_and_of_its_scales_are_one_dynamic_extent(monkeypatch
     assert [d.chosen for d in choices.decisions()] == ["FLYDSL"] * 2
 
 
+@pytest.mark.parametrize("layout", list(ScaleLayout))
+@pytest.mark.parametrize("sizes", [(0, 48, 128), (40, 0, 128), (40, 48, 0)])
+def test_empty_mx_operands_give_what_eager_gives(mx, sizes, layout):
+    m, n, k = sizes
+    generator = torch.Generator().manual_seed(1)
+    a, b = (elements(rows, k, E4M3, generator) for rows in (m, n))
+    of_a, of_b = (block_scales(rows, k, layout, generator) for rows in (m, n))
+    bias = torch.randn(n, generator=generator).bfloat16()
+    # Eager PyTorch drops the bias too where K is 0.
+    result, code, (decision,) = mx(a, b, of_a, of_b, bias=bias)
+    assert (result.shape, result.dtype) == ((m, n), torch.bfloat16)
+    assert not result.any() and "flydsl_kernel" not in code
+    assert "an operand is empty" in decision.reason
+
+
+def test_k_that_differs_is_an_error_in_words(mx):
+    generator = torch.Generator().manual_seed(1)
+    a, b = elements(40, 256, E4M3, generator), elements(48, 128, E4M3, generator)
+    of_a, of_b = (block_scales(rows, 256, ScaleLayout.PLAIN, generator) for rows in (40, 48))
+    with pytest.raises(Exception, match="cannot be multiplied|contraction|inner dim") as caught:
+        mx(a, b, of_a, of_b)
+    assert "256" in str(caught.value) and "128" in str(caught.value)
+
+
 def test_bias_and_relu_join_an_mx_kernel(mx, monkeypatch):
     monkeypatch.setenv("INDUCTOR_FLYDSL_DEVICE", "emulator")
     generator = torch.Generator().manual_seed(2)
@@ -179,25 +203,6 @@ def test_operands_of_other_layouts(compiled, monkeypatch, form):
 
     result, _, decisions = compiled(product, a, b, scale_a, scale_b)
     assert [d.chosen for d in decisions] == ["FLYDSL"]
-    assert_close(result, a.double() @ b.double() * scale_a.double() * scale_b.double())
-
-
-def test_a_copy_where_it_pays(compiled, monkeypatch):
-    from inductor_flydsl.inductor import scaled
-
-    monkeypatch.setenv("INDUCTOR_FLYDSL_DEVICE", "emulator")
-    monkeypatch.setattr(scaled, "_copy_pays", lambda *operands: True)
-    generator = torch.Generator().manual_seed(8)
-    a = elements(128, 32, E4M3, generator).t()
-    b = elements(128, 48, E4M3, generator)
-    scale_a, scale_b = factors("row", 32, 48, generator)
-
-    def product(a, b, scale_a, scale_b):
-        return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
-
-    result, _, decisions = compiled(product, a, b, scale_a, scale_b)
-    (decision,) = decisions
-    assert decision.chosen == "FLYDSL" and decision.problem.layout.value == "NT"
     assert_close(result, a.double() @ b.double() * scale_a.double() * scale_b.double())
 
 

@@ -51,6 +51,11 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         ("explain",),
         ("explain", "1,2"),
         ("explain", "0,1,1"),
+        ("explain", "-1,2,3"),
+        ("tune", "-1,2,3"),
+        ("check", "-1,2,3"),
+        ("check", "64,-64,64"),
+        ("explain", "8,8,8,fp8:mxfp4"),
         ("explain", "8,8,8,bf16,QQ"),
         ("explain", TEXT, "--top", "-1"),
         ("explain", TEXT, "--arch", "gfx942"),
@@ -283,3 +288,39 @@ def test_env_shows_paths_as_they_are_written(tmp_path: Path) -> None:
     )
     values = {row["variable"]: row["value"] for row in json.loads(done.stdout)["settings"]}
     assert values["INDUCTOR_FLYDSL_CACHE_DIR"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("verb", ["explain", "tune", "check"])
+def test_a_negative_extent_is_refused_as_a_problem(
+    capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    status, _, err = run(capsys, verb, "-1,2,3")
+    assert status == 2
+    assert "problem='-1,2,3' is not [BATCHx]M,N,K" in err and "unrecognized" not in err
+
+
+def test_the_folder_of_commands_runs_too() -> None:
+    command = [sys.executable, "-m", "inductor_flydsl.cli", "explain", "1,2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "problem='1,2'" in done.stderr
+
+
+def test_explain_shows_both_ways_where_operands_do_not_run_along_k(
+    capsys: pytest.CaptureFixture[str], alone: None
+) -> None:
+    _, out, _ = run(capsys, "explain", "512,768,1024,fp8,TN")
+    assert "as operands lie" in out and "A and B copied along K" in out
+    data = json.loads(run(capsys, "explain", "512,768,1024,fp8,TN", "--json")[1])
+    after = data["after_copies"]
+    # 2 bytes moved for each of A and B at 8 TB/s at the most, and two launches.
+    assert after["operands"] == "A and B" and after["copy_us"] > 2 * (512 + 768) * 1024 / 8e6
+    assert after["copy_us"] < after["us"] < data["candidates"][0]["us"]
+    for problem in ("512,768,1024,fp8,NT", "512,768,1024,bf16,TN"):
+        assert "copied" not in run(capsys, "explain", problem)[1]
+    assert "\n  B copied along K" in run(capsys, "explain", "512,768,1024,fp8,NN")[1]
+
+
+def test_explain_takes_types_of_a_and_of_b(capsys: pytest.CaptureFixture[str], alone: None) -> None:
+    _, out, err = run(capsys, "explain", "64,64,256,mxfp8:mxfp4->fp32")
+    assert "float8_e4m3fn x float4_e2m1fn_x2 NT mx plain -> float32" in out
+    assert "PyTorch has no op for FP8 times FP4" in err

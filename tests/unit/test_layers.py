@@ -32,7 +32,15 @@ RANK |= {
     "targets": 6,
     "calibration": 4,
 }
-RANK |= {"ranking": 3.5, "measure": 6, "isolation": 7, "tuner": 8, "explanation": 9, "fleet": 9}
+RANK |= {
+    "copies": 3.5,
+    "ranking": 3.5,
+    "measure": 6,
+    "isolation": 7,
+    "tuner": 8,
+    "explanation": 9,
+    "fleet": 9,
+}
 RANK |= {
     "shapes": 2,
     "occupancy": 6,

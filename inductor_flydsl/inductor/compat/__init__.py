@@ -27,7 +27,16 @@ from .graph import (
     is_multiple,
     size_hint,
 )
-from .scaled import along_k, is_dense, mx_choices, mx_recipe, replace_mx_check, restore_mx_check
+from .scaled import (
+    along_k,
+    copy_to_be,
+    is_dense,
+    mx_choices,
+    mx_recipe,
+    replace_mx_check,
+    restore_mx_check,
+    zeros,
+)
 from .scheduling import (
     benchmarks_fusion,
     close,
@@ -66,6 +75,7 @@ __all__ = [
     "backend_name",
     "benchmarks_fusion",
     "close",
+    "copy_to_be",
     "current_node",
     "first_user",
     "forget_handler",
@@ -95,4 +105,5 @@ __all__ = [
     "size_hint",
     "torch_version",
     "used_outside",
+    "zeros",
 ]

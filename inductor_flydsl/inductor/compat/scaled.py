@@ -16,6 +16,16 @@ def along_k(node: Any, k_axis: int) -> Any:
     return ir.ExternKernel.realize_input(ir.ExternKernel.require_exact_strides(node, strides))
 
 
+def copy_to_be(node: Any, k_axis: int) -> Any:
+    """What `along_k` would give, described by a buffer that is not in the graph."""
+    from torch._inductor import ir
+
+    rows, columns = node.get_size()
+    strides = (columns, 1) if k_axis == 1 else (1, rows)
+    layout = ir.FixedLayout(node.get_device(), node.get_dtype(), [rows, columns], strides)
+    return ir.Buffer(name=f"{node.get_name()}_along_k", layout=layout)
+
+
 def is_dense(node: Any) -> bool:
     """The elements of a node with static sizes lie in order, without gaps."""
     return bool(node.get_layout().is_contiguous())
@@ -55,6 +65,11 @@ def replace_mx_check(check: Callable[..., str | None]) -> None:
         if recipes != [mx, mx]:
             return before(a, b, scale_a, recipe_a, scale_b, recipe_b, **options)
         torch._check(a.dim() == 2 and b.dim() == 2, lambda: "Inputs must be 2D")
+        words = "x".join(str(s) for s in a.shape) + " and " + "x".join(str(s) for s in b.shape)
+        torch._check_value(
+            a.shape[1] == b.shape[0],
+            lambda: f"mat_a and mat_b shapes cannot be multiplied ({words})",
+        )
         swizzles = [int((options.get(f"swizzle_{x}") or [0])[0]) for x in "ab"]
         wrong = check(a, b, (scale_a[0], scale_b[0]), swizzles)
         torch._check(wrong is None, lambda: f"for MX scaling {wrong}")
@@ -71,6 +86,13 @@ def restore_mx_check() -> None:
     before = getattr(getattr(metas, _MX_CHECK, None), "flydsl_before", None)
     if before is not None:
         setattr(metas, _MX_CHECK, before)
+
+
+def zeros(sizes: Any, dtype: Any, device: Any) -> Any:
+    """A tensor of zeros in the graph."""
+    from torch._inductor import lowering
+
+    return lowering.full(sizes, 0, dtype=dtype, device=device)
 
 
 def mx_choices(nodes: list[Any], layout: Any, asked: Any, out_dtype: Any) -> list[Any]:
