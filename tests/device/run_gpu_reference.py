@@ -192,6 +192,49 @@ def bmm_and_a_residual_fused_under_default_settings():
 
 
 @check
+def a_stored_mask_fused_under_default_settings():
+    a, b = operands()
+    keep = torch.rand(M, N, device="cuda") < 0.5
+    exact = torch.where(keep, a.double() @ b.double(), -1.0) * 2
+    return _fused(
+        lambda a, b, keep: torch.where(keep, a @ b, -1.0) * 2,
+        (a, b, keep),
+        exact,
+        benchmarked=True,
+        tolerance=1.0,
+    )
+
+
+@check
+def a_causal_mask_fused_under_default_settings():
+    a, b = operands()
+    rows, columns = (torch.arange(x, device="cuda") for x in (M, N))
+    exact = torch.where(rows[:, None] >= columns, a.double() @ b.double(), -1e4)
+
+    def function(a, b):
+        rows, columns = (torch.arange(x, device="cuda") for x in (M, N))
+        return torch.where(rows[:, None] >= columns, a @ b, -1e4)
+
+    return _fused(function, (a, b), exact, benchmarked=True, tolerance=0.5)
+
+
+@check
+def swiglu_is_two_kernels_under_default_settings():
+    a, gate = operands()
+    up = torch.randn(N, K, device="cuda", dtype=torch.bfloat16).t()
+    exact = torch.nn.functional.silu(a.double() @ gate.double()) * (a.double() @ up.double())
+    with ours_is_fast():
+        result, code, found = compiled(
+            lambda a, g, u: torch.nn.functional.silu(a @ g) * (a @ u), a, gate, up
+        )
+    assert [x.chosen for x in found] == ["FLYDSL"] * 2, found
+    one_kernel(code, calls=2)
+    bound = exact.abs() * 2**-5 + 8.0
+    assert bool(((result.double() - exact).abs() <= bound).all())
+    return "; ".join(f"{len(x.fused)} nodes fused" for x in found)
+
+
+@check
 def baddbmm_enters_the_table_and_is_right():
     a = torch.randn(4, 256, K, device="cuda", dtype=torch.bfloat16)
     b = torch.randn(4, K, N, device="cuda", dtype=torch.bfloat16)
