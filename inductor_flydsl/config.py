@@ -179,8 +179,10 @@ def operand_load(problem: GemmProblem, operand: str) -> str:
     if contiguous and problem.grouping is not None and problem.grouping.axis is Axis.K:
         # A group begins at any element of a row, and nothing before it may count.
         return "gather"
-    # Bytes lie along K in LDS, whatever they do in memory: there is no transposing read for all.
-    return load_kind(align, inner) if contiguous or not problem.dtype.scaled else "gather"
+    if problem.grouping is not None and problem.dtype.scaled and not contiguous:
+        # `chunk_starts` are those of 16-bit elements.
+        return "gather"
+    return load_kind(align, inner)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +246,12 @@ class KernelSpec:
     def b_type(self) -> DType:
         """Type of B."""
         return self.b_dtype or self.dtype
+
+    def k_contiguous(self, operand: str) -> bool:
+        """Whether A or B, ``a`` or ``b``, lies along K in LDS, as gathered bytes do."""
+        dtype = self.dtype if operand == "a" else self.b_type
+        gathered = dtype.scaled and getattr(self, f"{operand}_load") == "gather"
+        return gathered or getattr(self.layout, f"{operand}_k_contiguous")
 
     @property
     def mfma_k(self) -> int:

@@ -247,14 +247,15 @@ def _room_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | N
 
 def _load_limit(spec: KernelSpec) -> str | None:
     config = spec.config
-    scaled = spec.dtype.scaled
-    for name, tile, load, k_contiguous, dtype in (
-        ("A", config.tile_m, spec.a_load, spec.layout.a_k_contiguous or scaled, spec.dtype),
-        ("B", config.tile_n, spec.b_load, spec.layout.b_k_contiguous or scaled, spec.b_type),
+    for name, tile, load, dtype in (
+        ("A", config.tile_m, spec.a_load, spec.dtype),
+        ("B", config.tile_n, spec.b_load, spec.b_type),
     ):
         rows = tile // config.parts
         size = LOAD_BYTES[load]
-        line = (config.tile_k if k_contiguous else rows) * dtype.bits // 8
+        # Along M or N what is stored are pairs of FP4 along K.
+        along_k = spec.k_contiguous(name.lower())
+        line = config.tile_k * dtype.bits // 8 if along_k else rows * dtype.bytes
         if line % LOAD_BYTES["dma16"]:
             return f"a {line}-byte line of {name} in LDS is not a multiple of 16 bytes"
         if rows * config.tile_k * dtype.bits // 8 % (config.threads * size):

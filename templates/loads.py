@@ -15,7 +15,7 @@ import flydsl.expr as fx
 
 from ..config import LOAD_BYTES
 from . import ops
-from .swizzle import CHUNK_BYTES, chunk_order, chunk_xor
+from .swizzle import CHUNK_BYTES, chunk_order, chunk_xor, groups_apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Geometry:
         rows: extent along M (of A) or N (of B).
         tile_rows: the same of the whole tile, of which the operand's may be a part.
         tile_k: extent along K, in what is stored: elements, or pairs of FP4.
-        k_contiguous: neighbours along K are neighbours in memory and in LDS.
+        k_contiguous: neighbours along K are neighbours in LDS, and in memory but for gathers.
         load: one of LOAD_BYTES.
         threads: of the workgroup.
         waves: waves along the operand's own axis.
@@ -76,6 +76,21 @@ class Geometry:
     def slices(self) -> int:
         """Pieces of 64 bytes along K: what the four lane groups read at once, 16 each."""
         return self.tile_k * self.size // 64
+
+    @property
+    def k_chunks(self) -> int:
+        """Pieces of 16 bytes along K."""
+        return self.tile_k * self.size // CHUNK_BYTES
+
+    def xor(self, line: Any) -> Any:
+        """What the chunk index of a line is XORed with."""
+        bytes_ = self.size == 1 and not self.k_contiguous
+        apart = groups_apart(self.k_chunks, self.packed) if bytes_ else 0
+        return chunk_xor(line, self.chunks, self.k_contiguous, apart)
+
+    def k_chunk_at(self, place: Any) -> Any:
+        """The piece along K that belongs at a place of a line, before the XOR against conflicts."""
+        return place if self.size > 1 else chunk_order(place, self.k_chunks, self.packed)
 
     @property
     def fragments(self) -> int:
@@ -159,14 +174,10 @@ class Operand:
         g = self.g
         slot = unit * size // CHUNK_BYTES
         line = slot // g.chunks
-        place = (slot % g.chunks) ^ chunk_xor(line, g.chunks, g.k_contiguous)
+        place = (slot % g.chunks) ^ g.xor(line)
         inside = (unit * size % CHUNK_BYTES) // g.size
-        return line, self._chunk_at(place) * (CHUNK_BYTES // g.size) + inside
-
-    def _chunk_at(self, place: Any) -> Any:
-        """The chunk of a line that belongs at a place of it, before the XOR against conflicts."""
-        g = self.g
-        return place if g.size > 1 else chunk_order(place, g.chunks, g.packed)
+        chunk = g.k_chunk_at(place) if g.k_contiguous else place
+        return line, chunk * (CHUNK_BYTES // g.size) + inside
 
     def _dma_offsets(self) -> list[Any]:
         stride = self.row_stride if self.g.k_contiguous else self.k_stride
@@ -222,18 +233,21 @@ class Operand:
         first_row = wave * (g.fragments * 16)
         if g.k_contiguous:
             row = first_row + self.lane % 16
-            xor = chunk_xor(row, g.chunks, True)
+            xor = g.xor(row)
             return [
                 self.lds + row * g.pitch + ((group + kk * 4) ^ xor) * CHUNK_BYTES
                 for kk in range(g.slices)
             ]
-        # Each lane brings 4 elements of K line 8·group + lane%16 // 4 to its 16-lane transpose.
-        k = group * 8 + self.lane % 16 // 4
-        xor = chunk_xor(k, g.chunks, False)
+        # Of 16-bit elements, 4 lanes bring a 32-byte piece of K line 8·group + lane % 16 // 4 to a
+        # transpose of 16 lanes; of bytes, 2 lanes 16 bytes of line 16·chunk + lane % 16 // 2.
+        lanes = 2 * g.size
+        k = self.lane % 16 // lanes
+        k = k + (group * 8 if g.size > 1 else g.k_chunk_at(group) * CHUNK_BYTES)
         bases = []
         for fragment in range(g.fragments):
-            piece = (first_row // 16 + fragment) * 2
-            bases.append(self.lds + k * g.pitch + (piece ^ xor) * CHUNK_BYTES + self.lane % 4 * 8)
+            piece = (first_row // 16 + fragment) * g.size
+            inside = (piece ^ g.xor(k)) * CHUNK_BYTES + self.lane % lanes * 8
+            bases.append(self.lds + k * g.pitch + inside)
         return bases
 
     def fragment(self, bases: list[Any], stage: Any, kk: int, index: int) -> fx.Vector:
@@ -244,6 +258,12 @@ class Operand:
             address = bases[kk] + stage_offset + index * 16 * g.pitch
             kind = g.dtype if g.size > 1 else fx.Int32
             return ops.lds_load(address, CHUNK_BYTES * 8 // kind.width, kind)
+        if g.size == 1:
+            # Of all lane groups the chunks are as far from those of slice 0.
+            k = (g.k_chunk_at(kk * 4) - g.k_chunk_at(0)) * CHUNK_BYTES
+            address = bases[index] + stage_offset + k * g.pitch
+            low, high = (ops.lds_load_transposed_bytes(address + i * g.pitch) for i in (0, 8))
+            return low.shuffle(high, list(range(4)))
         address = bases[index] + stage_offset + kk * 32 * g.pitch
         low = ops.lds_load_transposed(address, g.dtype)
         high = ops.lds_load_transposed(address + 4 * g.pitch, g.dtype)
@@ -256,7 +276,7 @@ class Operand:
             remaining: K elements left from the step's first one, a multiple of what 16 bytes hold.
             kk: slice, as in `fragment`.
         """
-        first = self._chunk_at(kk * 4 + self.lane // 16) * (CHUNK_BYTES * self.g.packed)
+        first = self.g.k_chunk_at(kk * 4 + self.lane // 16) * (CHUNK_BYTES * self.g.packed)
         mask = (first < remaining).select(fx.Int32(-1), fx.Int32(0))
         return [mask] * 4
 

@@ -225,6 +225,15 @@ def lds_load_transposed(address: fx.Int32, dtype: Any) -> fx.Vector:
     return fx.Vector(dialect.ds_read_tr16_b64(kind, lds_pointer(address)).result)
 
 
+def lds_load_transposed_bytes(address: fx.Int32) -> fx.Vector:
+    """Read 8 bytes a lane as 2 Int32, transposed within each 16 lanes (ds_read_b64_tr_b8).
+
+    Two lanes bring 16 bytes of a line, 16 lanes 8 lines; lane i gets byte i of each.
+    """
+    kind = fx.Vector.make_type(2, fx.Int32)
+    return fx.Vector(dialect.ds_read_tr8_b64(kind, lds_pointer(address)).result)
+
+
 def lds_store(value: Any, address: fx.Int32, size: int) -> None:
     """Write a value of ``size`` bytes to an aligned LDS address."""
     llvm.StoreOp(as_ir_value(value), lds_pointer(address), alignment=size)

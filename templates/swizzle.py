@@ -12,18 +12,19 @@ from typing import Any
 CHUNK_BYTES = 16
 
 
-def chunk_xor(line: Any, chunks: int, k_contiguous: bool) -> Any:
+def chunk_xor(line: Any, chunks: int, k_contiguous: bool, apart: int = 0) -> Any:
     """What the chunk index of a line is XORed with.
 
     Args:
         line: index of the line: M or N where K is contiguous, else K.
         chunks: 16-byte pieces a line, a power of two.
         k_contiguous: lines run along K and are read by ds_read_b128; otherwise they run along M
-            or N and are read by ds_read_b64_tr_b16.
+            or N and are read by ds_read_b64_tr_b16, or of bytes by ds_read_b64_tr_b8.
+        apart: of bytes, K lines from what the first group of 16 lanes reads to the second's.
     """
     if k_contiguous:
         return _row_xor(line, chunks)
-    return _transposed_xor(line, chunks)
+    return _byte_xor(line, chunks, apart) if apart else _transposed_xor(line, chunks)
 
 
 def _row_xor(row: Any, chunks: int) -> Any:
@@ -47,6 +48,23 @@ def _transposed_xor(k: Any, chunks: int) -> Any:
     phase = (k & 3) | ((k >> 1) & 4)
     shift = {2: 2, 4: 1, 8: 0}[pieces]
     return ((phase >> shift) & (pieces - 1)) << 1
+
+
+def _byte_xor(k: Any, chunks: int, apart: int) -> Any:
+    # A ds_read_b64_tr_b8 is served in two phases of 32 lanes: a 16-byte piece of 8 K lines, and of
+    # the 8 lines that the next group of lanes reads.
+    pieces = min(chunks, 16)
+    phase = (k & 7) | (k >> (apart.bit_length() - 4) & 8)
+    return phase >> (5 - pieces.bit_length()) & (pieces - 1)
+
+
+def groups_apart(chunks: int, packed: int) -> int:
+    """Stored elements along K from the chunk of `chunk_order` of lane group 0 to that of 1.
+
+    Args:
+        chunks, packed: as for `chunk_order`.
+    """
+    return CHUNK_BYTES * (chunk_order(1, chunks, packed) - chunk_order(0, chunks, packed))
 
 
 def chunk_order(place: Any, chunks: int, packed: int) -> Any:

@@ -201,12 +201,11 @@ class Workgroup:
         """Of ``rows`` of the tile's, of A or of B."""
         spec = self.spec
         dtype = spec.dtype if operand == "a" else spec.b_type
-        along_k = getattr(spec.layout, f"{operand}_k_contiguous")
         return Geometry(
             rows=rows[0],
             tile_rows=rows[1],
             tile_k=spec.config.tile_k // dtype.packed,
-            k_contiguous=along_k or dtype.scaled,
+            k_contiguous=spec.k_contiguous(operand),
             load=getattr(spec, f"{operand}_load"),
             threads=spec.config.threads,
             waves=waves,

@@ -79,6 +79,20 @@ def test_operands_that_run_along_m_or_n(types, layout):
     assert not findings
 
 
+@pytest.mark.parametrize("config", [SQUARE, LONG, LONGEST, SMALL, HTI], ids=lambda c: c.name)
+@pytest.mark.parametrize("types", [TYPES[0], TYPES[2], TYPES[4]], ids=str)
+def test_lines_along_m_or_n_come_by_dma(types, config):
+    """Bytes are transposed on their way from LDS, pairs of FP4 too."""
+    layout = ("NN", "TN", "TT")[(config.tile_m + TYPES.index(types)) % 3]
+    problem = problem_of(160, 144, 1440, types, scales="plain", layout=layout)
+    half = dataclasses.replace(config, tile_k=config.tile_k // 2)
+    legal = next(c for c in (config, half) if not space.why_not(problem, c, GFX950))
+    spec = KernelSpec.of(problem, legal)
+    assert "gather" not in (spec.a_load, spec.b_load)
+    _, findings = run(problem, legal)
+    assert not findings
+
+
 @pytest.mark.parametrize("types", [TYPES[0], TYPES[3]], ids=str)
 @pytest.mark.parametrize("k", [16, 48, 400, 1024])
 def test_without_block_scales(types, k):

@@ -4,6 +4,7 @@ The phases and banks are the published ones of CDNA4's LDS (64 banks of 4 bytes 
 """
 
 import importlib.util
+import itertools
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,37 @@ def test_transposed_lines_are_read_without_conflict(rows, most, half):
 
         for phase in (range(32), range(32, 64)):
             assert ways([address(lane) for lane in phase], 8) <= most
+
+
+@pytest.mark.parametrize("rows, most", [(16, 2), (32, 1), (64, 1), (128, 1), (256, 1)])
+@pytest.mark.parametrize("packed, k_chunks", [(1, 8), (1, 16), (1, 32), (2, 4), (2, 8), (2, 16)])
+def test_lines_of_bytes_are_read_without_conflict(rows, most, packed, k_chunks):
+    chunks, apart = rows // 16, swizzle.groups_apart(k_chunks, packed)
+    for place, fragment, half in itertools.product(range(0, k_chunks, 4), range(chunks), (0, 8)):
+
+        def address(lane, place=place, fragment=fragment, half=half):
+            chunk = swizzle.chunk_order(place + lane // 16, k_chunks, packed)
+            k = chunk * 16 + lane % 16 // 2 + half
+            xor = swizzle.chunk_xor(k, chunks, False, apart)
+            assert 0 <= xor < chunks
+            return k * rows + (fragment ^ xor) * 16 + lane % 2 * 8
+
+        for phase in (range(32), range(32, 64)):
+            assert ways([address(lane) for lane in phase], 8) <= most
+
+
+@pytest.mark.parametrize("packed, k_chunks", [(1, 8), (1, 16), (1, 32), (2, 4), (2, 8), (2, 16)])
+def test_a_lane_finds_every_slice_from_one_address(packed, k_chunks):
+    apart = swizzle.groups_apart(k_chunks, packed)
+    first = [swizzle.chunk_order(group, k_chunks, packed) for group in range(4)]
+    for place in range(0, k_chunks, 4):
+        chunks = [swizzle.chunk_order(place + group, k_chunks, packed) for group in range(4)]
+        assert len({a - b for a, b in zip(chunks, first, strict=True)}) == 1
+        for a, b in zip(chunks, first, strict=True):
+            for line in range(8):
+                xors = [swizzle.chunk_xor(c * 16 + line + half, 16, False, apart)
+                        for c in (a, b) for half in (0, 8)]  # fmt: skip
+                assert len(set(xors)) == 1
 
 
 @pytest.mark.parametrize("k_contiguous", [True, False])
