@@ -1,8 +1,8 @@
 """Operands of narrow types that do not run along K: what a copy of them costs, and what it gives.
 
 Their kernels load such an operand byte by byte where its lines are not aligned, and one that runs
-along K by DMA, so a copy first may be the shorter way. Owns the problem after the copy and the copy's predicted time. Needs no
-torch; decides nothing.
+along K by DMA, so a copy first may be the shorter way. Owns the problem after the copy and the
+copy's predicted time. Needs no torch; decides nothing.
 """
 
 from __future__ import annotations
