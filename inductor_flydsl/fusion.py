@@ -29,6 +29,7 @@ UNARY: tuple[str, ...] = (
     "relu",
 )
 UNARY += ("sigmoid", "tanh", "erf", "floor", "ceil", "trunc", "isnan", "not")
+UNARY += ("gelu", "gelu_tanh")
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
 COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 LOGIC = ("and", "or")
@@ -197,6 +198,13 @@ class TorchOps:
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         return self.torch.where(condition, x, y)
+
+    def gelu(self, x: Any) -> Any:
+        return 0.5 * x * self.torch.special.erfc(-math.sqrt(0.5) * x)
+
+    def gelu_tanh(self, x: Any) -> Any:
+        # x·(1 + tanh z) / 2, without the sum that cancels.
+        return x * self.torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         names = {"div": "true_divide", "not_": "logical_not", "and_": "logical_and"}

@@ -7,10 +7,12 @@ C is aligned to less, its tile goes through LDS, so that narrow stores run along
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import flydsl.expr as fx
 
+from ..activations import recognised
 from ..config import c_pad_bytes
 from ..grouping import Axis
 from . import ops
@@ -18,6 +20,11 @@ from .pointwise import QUAD, TYPES, QuadOps
 from .workgroup import Workgroup
 
 COLUMNS_MAX = 2**31 - 1
+# Registers of a lane for tensors of the epilogue that are on their way: some of those that held
+# fragments.
+LOADED_REGISTERS = 48
+# Priorities of a wave at instruction issue.
+LEVELS = 4
 
 
 class Block(NamedTuple):
@@ -26,11 +33,25 @@ class Block(NamedTuple):
     Attributes:
         value: 4 fp32 a lane: row ``lane % 16``, columns ``4·(lane // 16)`` to + 3.
         row, column: of its corner in the tile.
+        place: the same, counted in blocks of the wave.
     """
 
     value: Any
     row: Any
     column: Any
+    place: tuple[int, int]
+
+
+class Target(NamedTuple):
+    """Where a lane stores in C.
+
+    Attributes:
+        offset: bytes of a lane; `ops.OUT_OF_RANGE` where it stores nothing.
+        skipped: bytes that all lanes have in common.
+    """
+
+    offset: Any
+    skipped: Any
 
 
 def c_pitch(spec: Any) -> int:
@@ -47,20 +68,31 @@ def store_tile(wg: Workgroup, blocks: list[Block]) -> None:
         blocks: all of this wave's, those of a row of blocks one after another along N; together
             with the other waves' the whole tile.
     """
-    if wg.spec.fusion is not None:
-        blocks = _fused(wg, blocks)
+    rows = _Rows(wg)
+    together = 2 if rows.in_pairs else 1
+    groups = [blocks[i : i + together] for i in range(0, len(blocks), together)]
     if not wg.spec.c_through_lds:
         # DMAs of K steps past the end must not outlive the workgroup's LDS.
         ops.wait(vmcnt=0)
-        _Rows(wg).store(blocks)
+        for i, group in enumerate(_fused(wg, groups)):
+            if wg.spec.fusion is not None and i % -(-len(groups) // LEVELS) == 0:
+                # Waves of a SIMD that fall behind go first: they end together, and none is left
+                # alone with instructions that another's arithmetic would have hidden.
+                ops.set_priority(LEVELS - 1 - i * LEVELS // len(groups))
+            rows.store(group)
+            # What is computed of the next runs beside this store, not before it.
+            ops.keep_order()
+        if wg.spec.fusion is not None:
+            ops.set_priority(0)
         return
     # Those DMAs may still be in flight, into the space of this tile.
     ops.wait(vmcnt=0, lgkmcnt=0)
     ops.barrier()
-    _shuffle(wg, blocks)
+    for group in _fused(wg, groups):
+        _shuffle(wg, group)
     ops.wait(lgkmcnt=0)
     ops.barrier()
-    _write_rows(wg)
+    _write_rows(rows)
 
 
 def _tile_extents(wg: Workgroup) -> tuple[Any, Any]:
@@ -71,15 +103,29 @@ def _tile_extents(wg: Workgroup) -> tuple[Any, Any]:
     return rows, (columns < config.tile_n).select(columns, fx.Int32(config.tile_n))
 
 
-def _fused(wg: Workgroup, blocks: list[Block]) -> list[Block]:
-    fusion = wg.spec.fusion
+def _fused(wg: Workgroup, groups: list[list[Block]]) -> Iterator[list[Block]]:
+    """Groups of blocks with what the fused program makes of them, one at a time."""
+    if wg.spec.fusion is None:
+        yield from groups
+        return
+    fusion = recognised(wg.spec.fusion)
     readers = [_TensorReader(wg, i) for i in range(len(fusion.tensors))]
-    done = []
-    for block in blocks:
-        tensors = [reader.quad(block) for reader in readers]
-        value = fusion.evaluate(_quad_ops(wg, block), block.value, tensors)
-        done.append(Block(value, block.row, block.column))
-    return done
+
+    def load(group: list[Block]) -> list[list[Any]]:
+        return [[reader.load(block) for reader in readers] for block in group]
+
+    each = sum(reader.registers for reader in readers) * len(groups[0])
+    ahead = max(1, LOADED_REGISTERS // each) if each else len(groups)
+    loaded = [load(group) for group in groups[:ahead]]
+    for i, group in enumerate(groups):
+        if i + ahead < len(groups):
+            loaded.append(load(groups[i + ahead]))
+        done = []
+        for j, block in enumerate(group):
+            tensors = [r.wide(raw) for r, raw in zip(readers, loaded[i][j], strict=True)]
+            value = fusion.evaluate(_quad_ops(wg, block), block.value, tensors)
+            done.append(block._replace(value=value))
+        yield done
 
 
 def _quad_ops(wg: Workgroup, block: Block) -> QuadOps:
@@ -97,7 +143,7 @@ def _quad_ops(wg: Workgroup, block: Block) -> QuadOps:
         values = [(first + step).to(fx.Float32) for step in steps]
         return fx.Vector.from_elements(values, fx.Float32)
 
-    return QuadOps(index)
+    return QuadOps(wg.spec.out_dtype, index)
 
 
 class _TensorReader:
@@ -107,6 +153,7 @@ class _TensorReader:
         self.tensor = wg.spec.fusion.tensors[index]
         self.kind = TYPES[self.tensor.dtype.value]
         self.size = self.tensor.dtype.bytes
+        self.loaded: dict[tuple[int, int], list[Any]] = {}
         sizes = wg.sizes
         batch, row, column = (
             getattr(sizes, f"t{index}_{axis}") for axis in ("batch", "row", "column")
@@ -126,31 +173,49 @@ class _TensorReader:
         extent = ((last + 1) * self.size + 3) & -4
         self.rsrc = ops.buffer(wg.addresses[f"t{index}"] + skipped * self.size, extent)
 
-    def quad(self, block: Block) -> fx.Vector:
-        """4 fp32: the tensor at the lane's row and its four columns of a block."""
+    @property
+    def registers(self) -> int:
+        """Of a lane that `load` fills for each block; those of a row or a column are few."""
+        if not (self.tensor.along_m and self.tensor.along_n):
+            return 0
+        return max(1, QUAD * self.size // 4) if self.tensor.quads else QUAD
+
+    def load(self, block: Block) -> list[Any]:
+        """Start to load what the lane needs for a block, once where other blocks need the same.
+
+        Returns:
+            For `wide`.
+        """
+        m, n = block.place
+        key = m if self.tensor.along_m else 0, n if self.tensor.along_n else 0
+        if key not in self.loaded:
+            self.loaded[key] = self._load(block)
+        return self.loaded[key]
+
+    def _load(self, block: Block) -> list[Any]:
         row, column = block.row + self.row, block.column + self.column
-        if not self.tensor.along_n:
-            value = self._load(row, column)
-            return fx.Vector.from_elements([value] * QUAD, fx.Float32)
         if self.tensor.quads:
             offset = self._offset(row, column)
             if self.size == 1:
-                word = ops.buffer_load(self.rsrc, offset, fx.Int32)
-                values = [(word >> 8 * i & 0xFF).to(fx.Float32) for i in range(QUAD)]
-                return fx.Vector.from_elements(values, fx.Float32)
-            values = ops.buffer_load_elements(self.rsrc, offset, QUAD, self.kind)
-            return values if self.size == 4 else values.to(fx.Float32)
-        elements = [self._load(row, column + i) for i in range(QUAD)]
-        return fx.Vector.from_elements(elements, fx.Float32)
+                return [ops.buffer_load(self.rsrc, offset, fx.Int32)]
+            return [ops.buffer_load_elements(self.rsrc, offset, QUAD, self.kind)]
+        columns = range(QUAD) if self.tensor.along_n else range(1)
+        offsets = [self._offset(row, column + i) for i in columns]
+        return [ops.buffer_load(self.rsrc, offset, self.kind) for offset in offsets]
+
+    def wide(self, loaded: list[Any]) -> fx.Vector:
+        """4 fp32: the tensor at the lane's row and its four columns of a block."""
+        if self.tensor.quads and self.size == 1:
+            loaded = [loaded[0] >> 8 * i & 0xFF for i in range(QUAD)]
+        values = [x if self.size == 4 else x.to(fx.Float32) for x in loaded]
+        if self.tensor.quads and self.size > 1:
+            return values[0]
+        return fx.Vector.from_elements(values * (QUAD // len(values)), fx.Float32)
 
     def _offset(self, row: Any, column: Any) -> Any:
         inside = (row < self.rows_left) & (column < self.columns_left)
         offset = (row * self.row_stride + column * self.column_stride) * self.size
         return inside.select(offset, fx.Int32(ops.OUT_OF_RANGE))
-
-    def _load(self, row: Any, column: Any) -> Any:
-        value = ops.buffer_load(self.rsrc, self._offset(row, column), self.kind)
-        return value if self.size == 4 else value.to(fx.Float32)
 
 
 def _shuffle(wg: Workgroup, blocks: list[Block]) -> None:
@@ -175,42 +240,67 @@ class _Rows:
         self.rsrc = ops.buffer(wg.addresses["c"] + start, extent)
         self.lane = fx.thread_idx.x % 64
 
-    def put(self, value: Any, row: Any, column: Any) -> None:
-        """Store neighbours of a row a lane, all of them inside C or none."""
-        inside = (row < self.rows_left) & (column < self.columns_left)
+    def target(self, lane: tuple[Any, Any], block: tuple[Any, Any]) -> Target:
+        """Where neighbours of a row a lane go, all of them inside C or none.
+
+        Args:
+            lane: the lane's row and column, counted from the block's.
+            block: row and column in the tile, the same in all lanes.
+        """
+        rows, columns = self.rows_left - block[0], self.columns_left - block[1]
+        inside = (lane[0] < rows) & (lane[1] < columns)
         place = self.wg.place
         if place.m_first is not None:
-            inside = inside & (row >= place.m_first - place.m0)
+            inside = inside & (lane[0] >= place.m_first - place.m0 - block[0])
         if place.n_first is not None:
-            inside = inside & (column >= place.n_first - place.n0)
-        offset = (row * self.wg.sizes.ldc + column) * self.size
-        ops.buffer_store(value, self.rsrc, inside.select(offset, fx.Int32(ops.OUT_OF_RANGE)))
+            inside = inside & (lane[1] >= place.n_first - place.n0 - block[1])
+        ldc = self.wg.sizes.ldc
+        offset = inside.select((lane[0] * ldc + lane[1]) * self.size, fx.Int32(ops.OUT_OF_RANGE))
+        # A block that lies outside must not reach past what the descriptor covers.
+        least = (rows < columns).select(rows, columns)
+        corner = (block[0] * ldc + block[1]) * self.size
+        return Target(offset, (least > 0).select(corner, fx.Int32(0)))
+
+    def put(self, value: Any, target: Target) -> None:
+        """Store what belongs at a target."""
+        ops.buffer_store(value, self.rsrc, target.offset, target.skipped)
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether two blocks that lie side by side are stored together."""
+        wide = self.size == 2 and self.wg.spec.store_bytes >= 16
+        return wide and self.wg.spec.config.fragments_n % 2 == 0
+
+    @property
+    def _each(self) -> int:
+        """Elements of a row that a lane stores at once of a block on its own."""
+        return min(self.wg.spec.store_bytes // self.size, QUAD)
+
+    def _targets(self, blocks: list[Block]) -> list[Target]:
+        """Where `store` puts these blocks."""
+        row, group = self.lane % 16, self.lane // 16
+        if self.in_pairs:
+            lane = row, group % 2 * 16 + group // 2 * 8
+            return [self.target(lane, (blocks[0].row, blocks[0].column))]
+        return [
+            self.target((row, group * QUAD + first), (block.row, block.column))
+            for block in blocks
+            for first in range(0, QUAD, self._each)
+        ]
 
     def store(self, blocks: list[Block]) -> None:
-        """Store blocks straight from registers, where they lie in pairs by pairs."""
-        config = self.wg.spec.config
-        row, group = self.lane % 16, self.lane // 16
-        wide = self.size == 2 and self.wg.spec.store_bytes >= 16
-        if not wide or config.fragments_n % 2:
-            for block in blocks:
-                value = block.value if self.size == 4 else block.value.to(self.wg.out_dtype)
-                self._four(value, block.row + row, block.column + group * QUAD)
+        """Store one block straight from registers, or two of `in_pairs`."""
+        targets = self._targets(blocks)
+        if self.in_pairs:
+            self.put(self._eight(*blocks), targets[0])
             return
-        column = group % 2 * 16 + group // 2 * 8
-        for left, right in zip(blocks[::2], blocks[1::2], strict=True):
-            self.put(self._eight(left, right), left.row + row, left.column + column)
-
-    def _four(self, value: fx.Vector, row: Any, column: Any) -> None:
-        """Store four neighbours a lane, in as many stores as the alignment of C asks for."""
-        width = min(self.wg.spec.store_bytes, QUAD * self.size)
-        kind = fx.Int16 if width == 2 else fx.Int32
-        words = value.bitcast(kind)
-        if width > 4:
-            self.put(words, row, column)
-            return
-        each = width // self.size
-        for i in range(QUAD // each):
-            self.put(words[i], row, column + i * each)
+        left = iter(targets)
+        for block in blocks:
+            value = block.value if self.size == 4 else block.value.to(self.wg.out_dtype)
+            width = self._each * self.size
+            words = value.bitcast(fx.Int16 if width == 2 else fx.Int32)
+            for i in range(QUAD // self._each):
+                self.put(words if width > 4 else words[i], next(left))
 
     def _eight(self, left: Block, right: Block) -> fx.Vector:
         """Eight neighbours a lane of two blocks side by side.
@@ -224,8 +314,8 @@ class _Rows:
         return fx.Vector.from_elements(words, fx.Int32)
 
 
-def _write_rows(wg: Workgroup) -> None:
-    rows, config = _Rows(wg), wg.spec.config
+def _write_rows(rows: _Rows) -> None:
+    wg, config = rows.wg, rows.wg.spec.config
     size, width = rows.size, wg.spec.store_bytes
     per_row = config.tile_n * size // width
     units = config.tile_m * per_row
@@ -236,7 +326,7 @@ def _write_rows(wg: Workgroup) -> None:
         if units % config.threads:
             # Columns past the tile are columns past C.
             column = (unit < units).select(column, fx.Int32(COLUMNS_MAX))
-        rows.put(value, row, column)
+        rows.put(value, rows.target((row, column), (0, 0)))
 
 
 def _piece(address: Any, width: int) -> Any:

@@ -72,7 +72,8 @@ def body(wg: Workgroup) -> None:
         for m in range(across_m):
             for n in range(across_n):
                 value = acc[(quarter * across_m + m) * across_n + n]
-                blocks.append(Block(value, row + m * 16, column + n * 16))
+                place = (i * across_m + m, j * across_n + n)
+                blocks.append(Block(value, row + m * 16, column + n * 16, place))
     finish(wg, blocks)
 
 
@@ -120,10 +121,11 @@ class Step:
         if self.scales is not None:
             for piece in range(-self.scales.early, 0):
                 self.scales.load(fx.Int32(piece))
-        for half in range(4):
-            self.load(fx.Int32(0), half)
-        for half in range(3):
-            self.load(fx.Int32(1), half)
+        for count, (k_step, half) in enumerate((i // 4, i % 4) for i in range(7)):
+            self.load(fx.Int32(k_step), half)
+            if count in (1, 3):
+                # Every wave's share of what is read first is asked for before anything else.
+                ops.barrier()
 
     def load(self, k_step: Any, half: int) -> None:
         """Start the DMA of one half tile; with the step's first one goes a piece of the scales."""

@@ -195,11 +195,18 @@ def swap_odd_rows(x: fx.Int32, y: fx.Int32) -> tuple[fx.Int32, fx.Int32]:
     )
 
 
-def buffer_store(value: Any, rsrc: ir.Value, offset: fx.Int32) -> None:
-    """Store a register value of 2 to 16 bytes a lane."""
-    zero = fx.Int32(0).ir_value()
+def buffer_store(
+    value: Any, rsrc: ir.Value, offset: fx.Int32, skipped: fx.Int32 | None = None
+) -> None:
+    """Store a register value of 2 to 16 bytes a lane.
+
+    Args:
+        value, rsrc, offset: what goes where; an offset of a lane.
+        skipped: as in `load_to_lds`, and within the descriptor's range.
+    """
+    shared = fx.Int32(0).ir_value() if skipped is None else as_ir_value(skipped)
     aux = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 0)
-    dialect.raw_ptr_buffer_store(as_ir_value(value), rsrc, as_ir_value(offset), zero, aux=aux)
+    dialect.raw_ptr_buffer_store(as_ir_value(value), rsrc, as_ir_value(offset), shared, aux=aux)
 
 
 def lds_load(address: fx.Int32, lanes: int, dtype: Any) -> fx.Vector:

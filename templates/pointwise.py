@@ -10,6 +10,7 @@ import flydsl.expr as fx
 from flydsl._mlir.dialects import llvm, rocdl
 from flydsl.expr.typing import as_ir_value
 
+from ..activations import ERF_SCALE, LOG2_TAIL, TAIL_END, TANH_CUBE, TANH_SCALE
 from ..fusion import ERF_SERIES, ERFC, LOG2_E, TANH_SERIES
 
 TYPES = {"bfloat16": fx.BFloat16, "float16": fx.Float16, "float32": fx.Float32}
@@ -44,10 +45,12 @@ class QuadOps:
     """The operations of `fusion` on vectors of 4 fp32; conditions are vectors of 4 bits.
 
     Args:
+        result: type of what the program gives, which decides how exact ``gelu`` is.
         index: name of one of `fusion.INDICES` → where the four elements lie along it.
     """
 
-    def __init__(self, index: Callable[[str], fx.Vector]) -> None:
+    def __init__(self, result: Any, index: Callable[[str], fx.Vector]) -> None:
+        self.result = result
         self._index = index
 
     def index(self, name: str, acc: Any) -> fx.Vector:
@@ -127,11 +130,30 @@ class QuadOps:
     def erf(self, x: Any) -> fx.Vector:
         size = self.abs(x)
         small = x * quad(2 / math.sqrt(math.pi)) * self._polynomial(ERF_SERIES, x * x)
+        large = _intrinsic("copysign", quad(1.0) - self._erfc(size), x)
+        return (size < quad(0.5)).select(small, large)
+
+    def _erfc(self, size: Any) -> fx.Vector:
+        """1 - erf of numbers that are not negative."""
         # v_rcp_f32 is within an ulp; a division takes ten times as long.
         t = _each(rocdl.rcp, quad(1.0) + size * quad(0.5))
-        complement = t * self.exp(_fma(-x, x, self._polynomial(ERFC, t)))
-        large = _intrinsic("copysign", quad(1.0) - complement, x)
-        return (size < quad(0.5)).select(small, large)
+        return t * self.exp(_fma(-size, size, self._polynomial(ERFC, t)))
+
+    def gelu(self, x: Any) -> fx.Vector:
+        """Of -inf it is 0, its limit."""
+        # x·Φ(x) = max(x, 0) - a·Φ(-a), a = |x|: no digits cancel on either side.
+        size = self.minimum(self.abs(x), quad(TAIL_END[self.result]))
+        if self.result in LOG2_TAIL:
+            tail = self.exp2(self._polynomial(LOG2_TAIL[self.result], size))
+        else:
+            tail = quad(0.5) * self._erfc(size * quad(ERF_SCALE))
+        return _fma(-size, tail, self.relu(x))
+
+    def gelu_tanh(self, x: Any) -> fx.Vector:
+        # x·(1 + tanh z) / 2 = x·sigmoid(2z), in which no digits cancel.
+        scale = -2 * LOG2_E * TANH_SCALE
+        power = x * _fma(x * x, quad(scale * TANH_CUBE), quad(scale))
+        return x * _each(rocdl.rcp, quad(1.0) + self.exp2(power))
 
     @staticmethod
     def _polynomial(coefficients: tuple[float, ...], x: Any) -> fx.Vector:
@@ -156,10 +178,10 @@ class QuadOps:
 
     def maximum(self, x: Any, y: Any) -> fx.Vector:
         # A NaN in either wins, as in torch.
-        return ((x > y) | self.isnan(x)).select(x, y)
+        return _intrinsic("maximum", x, y)
 
     def minimum(self, x: Any, y: Any) -> fx.Vector:
-        return ((x < y) | self.isnan(x)).select(x, y)
+        return _intrinsic("minimum", x, y)
 
     def lt(self, x: Any, y: Any) -> Any:
         return x < y

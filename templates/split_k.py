@@ -99,7 +99,7 @@ class _Slices:
             second = [self._load(i, shares) for i in following]
             ops.keep_order()
             done += [
-                Block(self._sum(block.value, quads, shares), block.row, block.column)
+                block._replace(value=self._sum(block.value, quads, shares))
                 for block, quads in zip(blocks[start : start + each], first, strict=True)
             ]
             first = second

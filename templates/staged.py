@@ -49,7 +49,7 @@ def body(wg: Workgroup) -> None:
     acc = multiply_ring(wg, a, b, wg.block_scales())
     rows, columns = wg.wave[0] * (a.g.fragments * 16), wg.wave[1] * (b.g.fragments * 16)
     blocks = [
-        Block(acc[m * b.g.fragments + n], rows + m * 16, columns + n * 16)
+        Block(acc[m * b.g.fragments + n], rows + m * 16, columns + n * 16, (m, n))
         for m in range(a.g.fragments)
         for n in range(b.g.fragments)
     ]

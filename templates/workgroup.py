@@ -128,7 +128,7 @@ class Workgroup:
     @classmethod
     def at(cls, launched: Launched, place: Place) -> Workgroup:
         """At a given place."""
-        spec, wave = launched.spec, fx.thread_idx.x // 64
+        spec, wave = launched.spec, ops.uniform(fx.thread_idx.x // 64)
         config = spec.config
         if config.split_k > 1:
             # Older waves come first to what is issued. With other waves at a place in each split,
