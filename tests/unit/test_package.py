@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,14 @@ def test_importing_imports_nothing_heavy(modules: str) -> None:
 def test_the_bare_import_loads_two_modules() -> None:
     code = "import inductor_flydsl\nprint(*(m for m in sys.modules if m[:15] == 'inductor_flydsl'))"
     assert set(_python(code).split()) == {"inductor_flydsl", "inductor_flydsl._version"}
+
+
+def test_every_folder_of_the_package_is_installed() -> None:
+    root = Path(inductor_flydsl.__path__[0])
+    listed = (root.parent / "pyproject.toml").read_text()
+    for init in root.rglob("__init__.py"):
+        name = ".".join(("inductor_flydsl", *init.parent.relative_to(root).parts))
+        assert f'"{name}"' in listed, name
 
 
 def test_public_names_resolve() -> None:
