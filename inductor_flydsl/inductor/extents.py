@@ -54,6 +54,16 @@ def equal(left: Any, right: Any) -> bool:
     return same(left, right) or compat.guard(sympy.Eq(left, right))
 
 
+def guard_multiple(number: Any, divisor: int) -> bool:
+    """Whether a dynamic number is a multiple, and the graph guarded to be for multiples only.
+
+    Other values compile once more, and then have one kernel for all of them.
+    """
+    if is_static(number) or hint(number) % divisor:
+        return False
+    return compat.guard(sympy.Eq(sympy.Mod(number, divisor), 0))
+
+
 def align(base: int, *counts: Any) -> int:
     """`problem.alignment` of byte counts that may be symbolic: what divides all their values."""
     fixed = [int(c) for c in counts if is_static(c)]

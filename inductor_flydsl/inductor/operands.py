@@ -13,7 +13,7 @@ from ..errors import ProblemError
 from ..fusion import Fusion, Node, Tensor
 from ..problem import DType, GemmProblem, Layout, alignment
 from . import compat
-from .extents import Declined, align, hint, is_static, same, static
+from .extents import Declined, align, guard_multiple, hint, is_static, same, static
 
 __all__ = ["Asked", "Declined", "describe", "plain", "product", "quads_aligned", "with_bias"]
 
@@ -248,6 +248,10 @@ def _operand(node: Any, sizes: tuple[Any, Any, int], k_letter: str, name: str) -
     size = node.get_dtype().itemsize
     base, check = base_alignment(node, size)
     steps = [ld * size] if lines != 1 else []
+    if name == "A" and letter == "T" and guard_multiple(ld, BASE_BYTES // size):
+        # With M between columns of A, each element would be loaded by itself for the sake of an
+        # odd M, which has a kernel of its own now.
+        steps = []
     aligned = align(base, node.get_layout().offset * size, batch_stride * size, *steps)
     aligned = max(aligned, min(size, 16))
     # An element is always aligned to its own size, so nothing is left to check then.

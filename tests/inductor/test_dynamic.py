@@ -100,6 +100,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_one_graph_for_all_sizes(ours_is_fast, name):
     sizes = (4, 7, 2) if "batch" in name and "rows" not in name else SIZES
+    # A multiple of 8 would be one that is compiled for multiples.
+    sizes = sizes if name != "columns of A" else (63, *SIZES)
     (decision,), graphs = run(*CASES[name][:2], sizes, CASES[name][2])
     assert (decision.chosen, graphs) == ("FLYDSL", 1)
     hint = sizes[0] * (2 if name == "three dimensions" else 1)
@@ -132,9 +134,14 @@ def test_rows_that_nothing_is_known_of_none_too(ours_is_fast):
 
 
 def test_alignment_holds_for_every_size(ours_is_fast):
-    """Where rows of A are M apart, an M of 64 says nothing of the alignment at 7."""
-    (decision,), _ = run(*CASES["columns of A"][:2], SIZES, (1, None))
-    assert (decision.problem.lda, decision.problem.a_align) == (64, 2)
+    """Where columns of A are M apart, an M of 64 says nothing of the alignment at 7: multiples of
+    8 have a kernel that loads 16 bytes at once, all others share another one."""
+    function, make, dims = CASES["columns of A"]
+    found, graphs = run(function, make, (64, 128, 7, 300, 72, 9), dims)
+    assert [(d.problem.m, d.problem.a_align) for d in found] == [(64, 16), (7, 2)]
+    assert graphs == 2
+    (decision,), graphs = run(function, make, (7, 64, 300), dims)
+    assert (decision.problem.a_align, graphs) == (2, 1)
     (decision,), _ = run(*CASES["rows"][:2], SIZES, (0, None))
     assert decision.problem.a_align == 16
 
@@ -149,6 +156,22 @@ def test_dynamic_n_or_k_stays_with_aten(compiled, dim):
     assert decision.chosen == "ATEN" and "only M and the batch may be" in decision.reason
     assert "flydsl" not in code
     torch.testing.assert_close(result.double(), a.double() @ b.double(), rtol=2**-7, atol=2e-2)
+
+
+def test_a_mask_of_indices_counts_dynamic_rows(ours_is_fast, monkeypatch):
+    """One kernel for all M, up to where fp32 no longer counts them."""
+
+    def function(a, b):
+        rows = torch.arange(a.shape[0])[:, None]
+        return torch.where(rows >= 3 * torch.arange(N) - 40, a @ b, float("-inf"))
+
+    make = CASES["rows"][1]
+    (decision,), graphs = run(function, make, SIZES, (0, None))
+    assert (decision.chosen, graphs) == ("FLYDSL", 1) and decision.fused, decision
+    monkeypatch.setattr(space, "INDEX_EXTENT", 100)
+    found, graphs = run(function, make, (64, 7, 100, 101, 300), (0, None))
+    assert [bool(d.fused) for d in found] == [True, False] and graphs == 2
+    assert "counts rows and columns up to 100" in found[1].apart[0]
 
 
 def test_a_size_beyond_the_limit_compiles_again(ours_is_fast, monkeypatch):

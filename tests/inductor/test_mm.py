@@ -334,3 +334,25 @@ def test_disabled_block_and_unregister(compiled, ours_is_fast):
     inductor_flydsl.register()
     _, code, decisions = compiled(mm, a, b)
     assert len(decisions) == 1 and CALL in code
+
+
+OTHERS = {
+    "int_mm": (
+        lambda a, b: torch._int_mm(a, b),
+        lambda: [torch.randint(-9, 9, (32, 32), dtype=torch.int8) for _ in range(2)],
+    ),
+    "mm_plus_mm": (
+        lambda a, b: a @ b + b @ a,
+        lambda: [random(32, 32, dtype=torch.float32) for _ in range(2)],
+    ),
+}
+
+
+@pytest.mark.parametrize("op", OTHERS)
+def test_ops_without_a_kernel_compile_where_flydsl_is_alone_in_the_list(compiled, op):
+    function, make = OTHERS[op]
+    inputs = make()
+    with inductor_config.patch(max_autotune_gemm_backends="FLYDSL"):
+        result, _, decisions = compiled(function, *inputs)
+    assert (decisions[0].op, decisions[0].chosen) == (op, "ATEN")
+    torch.testing.assert_close(result, function(*inputs))

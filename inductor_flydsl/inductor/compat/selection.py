@@ -57,7 +57,7 @@ def backend_name(choice: Any) -> str:
 
 def aten_templates(op: str, kernel_inputs: Any) -> tuple[list[Any], dict[str, Any]]:
     """ATen's templates for an op, and their keyword overrides; none for an op of another kind."""
-    from torch._inductor.kernel import bmm, mm
+    from torch._inductor.kernel import bmm, mm, mm_plus_mm
 
     if op in ("mm", "bmm") and kernel_inputs.out_dtype() != kernel_inputs.dtype():
         wider = mm.aten_mm_dtype if op == "mm" else bmm.aten_bmm_dtype
@@ -66,6 +66,8 @@ def aten_templates(op: str, kernel_inputs: Any) -> tuple[list[Any], dict[str, An
         aten = mm.aten__fp8_mm
         return [aten], {aten.uid: {"out_dtype": kernel_inputs.out_dtype()}}
     modules = {"mm": mm, "addmm": mm, "bmm": bmm, "baddbmm": bmm}
+    modules |= {"_int_mm": mm, "mm_plus_mm": mm_plus_mm}
+    op = {"int_mm": "_int_mm"}.get(op, op)
     return ([getattr(modules[op], f"aten_{op}")] if op in modules else []), {}
 
 
