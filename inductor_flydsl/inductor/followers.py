@@ -33,10 +33,15 @@ def watch(
 
     def fuse_nodes(nodes: list[Any]) -> Any:
         fused = fuse(nodes)
-        for node in fused:
-            choice = choice_of(node)
-            if choice is not None:
-                _tell(node, choice, fused, why_apart)
+        chosen = [(node, choice_of(node)) for node in fused]
+        chosen = [(node, choice) for node, choice in chosen if choice is not None]
+        readers = _readers(fused) if chosen else {}
+        for node, choice in chosen:
+            following = [r for name in node.get_buffer_names() for r in readers.get(name, ())]
+            for follower in dict.fromkeys(following):
+                if follower is not node and not contest.told(choice, follower):
+                    reason = why_apart(node, follower) or "Inductor's scheduler does not join them"
+                    contest.tell_apart(choice, follower, reason)
         return fused
 
     fuse_nodes.flydsl_followers = True  # type: ignore[attr-defined]
@@ -44,12 +49,11 @@ def watch(
     scheduler.fuse_nodes = fuse_nodes
 
 
-def _tell(node: Any, choice: Any, fused: list[Any], why_apart: Callable[[Any, Any], Any]) -> None:
-    written = node.get_buffer_names()
-    for follower in fused:
-        if follower is node or not written & compat.reads(follower):
-            continue
-        if compat.is_library_call(follower) or contest.told(choice, follower):
-            continue
-        reason = why_apart(node, follower)
-        contest.tell_apart(choice, follower, reason or "Inductor's scheduler does not join them")
+def _readers(nodes: list[Any]) -> dict[str, list[Any]]:
+    """Name of a buffer → the nodes with generated kernels that read it."""
+    found: dict[str, list[Any]] = {}
+    for node in nodes:
+        if not compat.is_library_call(node):
+            for name in compat.reads(node):
+                found.setdefault(name, []).append(node)
+    return found

@@ -198,6 +198,37 @@ def test_an_element_knows_its_place(split_k):
     assert torch.equal(c[~kept], expected[~kept].float())
 
 
+HTI = GemmConfig(
+    pipeline="hti", tile_m=128, tile_n=128, tile_k=64, stages=2, waves_m=2, waves_n=4
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("config", [CONFIG, HTI], ids=["staged", "hti"])
+@pytest.mark.parametrize("n", [72, 71], ids=["wide stores", "through LDS"])
+def test_masks_of_both_kinds_in_every_pipeline(config, n):
+    """acc where column ≤ row and a stored bool says so, 0 elsewhere."""
+    nodes = (
+        node("acc"),
+        node("row"),
+        node("column"),
+        node("le", 2, 1),
+        node("tensor", value=0),
+        node("const", value=0.0),
+        node("ne", 4, 5),
+        node("and", 3, 6),
+        node("where", 7, 0, 5),
+    )
+    mask = Tensor(dtype=DType.BOOL, along_m=True, along_n=True, quads=n % 4 == 0)
+    fusion = Fusion(nodes=nodes, tensors=(mask,))
+    dense = GemmProblem.dense(M, n, 192)
+    problem = dataclasses.replace(dense, fusion=fusion, tensors=((0, n, 1),))
+    kept = torch.rand(M, n, generator=torch.Generator().manual_seed(4)) > 0.5
+    c, product = run(problem, (kept,), config)
+    kept = kept & (torch.arange(n) <= torch.arange(M)[:, None])
+    assert (c[~kept] == 0).all()
+    torch.testing.assert_close(c[kept].double(), product[kept], rtol=2**-7, atol=1e-3)
+
+
 @pytest.mark.parametrize("dtype, out", [("bfloat16", "float16"), ("float16", "bfloat16")])
 def test_a_result_of_the_other_short_type(dtype, out):
     problem = GemmProblem.dense(M, N, K, out_dtype=out)
