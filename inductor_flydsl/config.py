@@ -16,7 +16,8 @@ from .fusion import Fusion
 from .grouping import Axis
 from .problem import TENSOR_STRIDES, DType, GemmProblem, Layout
 from .scale_ring import ScaleRing
-from .signature import SCALES, TENSORS
+from .scaling import BLOCK, TILE_BLOCKS
+from .signature import SCALE_STRIDES, SCALES, TENSORS
 
 PIPELINES = ("staged", "hti")
 MFMA_M = MFMA_N = 16
@@ -175,13 +176,6 @@ def load_kind(align: int, inner: int) -> str:
 def operand_load(problem: GemmProblem, operand: str) -> str:
     """How A or B, ``a`` or ``b``, reaches LDS."""
     align, inner = (getattr(problem, f"{operand}_{of}") for of in ("align", "inner"))
-    contiguous = getattr(problem.layout, f"{operand}_k_contiguous")
-    if contiguous and problem.grouping is not None and problem.grouping.axis is Axis.K:
-        # A group begins at any element of a row, and nothing before it may count.
-        return "gather"
-    if problem.grouping is not None and problem.dtype.scaled and not contiguous:
-        # `chunk_starts` are those of 16-bit elements.
-        return "gather"
     return load_kind(align, inner)
 
 
@@ -264,6 +258,13 @@ class KernelSpec:
         return bool(self.a_scales)
 
     @property
+    def pads(self) -> bool:
+        """Where a group's block scales begin depends on how those before it are padded."""
+        cut = {Axis.M: (self.a_scales,), Axis.N: (self.b_scales,)}
+        of_cut = cut.get(self.ragged, (self.a_scales, self.b_scales)) if self.ragged else ()
+        return "swizzled" in of_cut
+
+    @property
     def scale_ring(self) -> ScaleRing:
         """The ring of block scales in LDS."""
         return ScaleRing.of(self.config, self.ring_bytes)
@@ -285,9 +286,10 @@ class KernelSpec:
 
     @property
     def c_through_lds(self) -> bool:
-        """See `through_lds`. Waves of split-K kernels store on their own."""
+        """See `through_lds`. Waves of split-K kernels store on their own; where N is ragged, the
+        tiles that a group ends in go through LDS."""
         narrow = through_lds(self.store_bytes, self.out_dtype.bytes)
-        return narrow and self.config.split_k == 1
+        return (narrow or self.ragged is Axis.N) and self.config.split_k == 1
 
     @property
     def name(self) -> str:
@@ -337,13 +339,14 @@ class KernelSpec:
 
 
 def store_width(problem: GemmProblem) -> int:
-    """Bytes of one store of C: the widest that never crosses N and is always aligned."""
+    """Bytes of one store of C: the widest that never crosses N and is always aligned.
+
+    Where N is ragged, tiles that a group ends or begins in are stored element by element.
+    """
     size = problem.out_dtype.bytes
-    if problem.grouping is not None and problem.grouping.axis is Axis.N:
-        # A group begins at any element of a row.
-        return size
     width = problem.c_align
-    while problem.n * size % width:
+    ragged = problem.grouping is not None and problem.grouping.axis is Axis.N
+    while not ragged and problem.n * size % width:
         width //= 2
     return max(width, size)
 
@@ -371,7 +374,7 @@ def launch_arguments(
             values[f"t{index}_{axis}"] = stride
     for name, scales in (("a", p.a_scales), ("b", p.b_scales)):
         if scales is not None:
-            values |= {f"{name}_scale_row": scales.row, f"{name}_scale_block": scales.block}
+            values |= {f"{name}_scale_{of}": getattr(scales, of) for of in SCALE_STRIDES}
     return values
 
 
@@ -391,7 +394,7 @@ def max_tiles(problem: GemmProblem, config: GemmConfig) -> int:
     """Tiles that a grouped problem may have, wherever its groups end.
 
     Every group but an empty one may end in a partial tile, and begin in one where tiles begin at
-    whole chunks (`chunk_starts`).
+    whole chunks (`start`).
     """
     assert problem.grouping is not None
     tiles_m, tiles_n = config.tiles(problem)
@@ -404,24 +407,35 @@ def max_tiles(problem: GemmProblem, config: GemmConfig) -> int:
         else (problem.n, config.tile_n, tiles_m)
     )
     live = min(groups, extent)
-    before = START - 1 if chunk_starts(KernelSpec.of(problem, config)) else 0
+    before = start(KernelSpec.of(problem, config)) - 1
     return (live + (extent + live * before - live) // tile) * others
 
 
-# Elements of an operand's line at whose multiples tiles begin where DMA needs aligned starts.
-START = 8
+# Bytes of an operand's line at whose multiples tiles begin where DMA needs aligned starts.
+START_BYTES = 16
 
 
-def chunk_starts(spec: KernelSpec) -> bool:
-    """Whether tiles of a ragged extent begin at multiples of START, a little before their group.
+def start(spec: KernelSpec) -> int:
+    """Elements at whose multiples a group's tiles or K steps begin, a little before the group.
 
-    So they do where neighbours along that extent are neighbours in memory, and come by DMA.
+    So they do where neighbours along the ragged extent are neighbours in memory, of C too, and
+    come or go several at a time; plain block scales along K come four at a time. 1 where they
+    begin with the group.
     """
-    if spec.ragged is Axis.M:
-        return not spec.layout.a_k_contiguous and spec.a_load != "gather"
-    if spec.ragged is Axis.N:
-        return not spec.layout.b_k_contiguous and spec.b_load != "gather"
-    return False
+    a_runs, b_runs = spec.layout.a_k_contiguous, spec.layout.b_k_contiguous
+    a_moved, b_moved = spec.a_load != "gather", spec.b_load != "gather"
+    if spec.ragged is Axis.K and spec.block_scaled:
+        return TILE_BLOCKS * BLOCK if spec.a_scales == spec.b_scales == "dma" else 1
+    early = {
+        Axis.M: not a_runs and a_moved,
+        Axis.N: (not b_runs and b_moved) or spec.store_bytes > spec.out_dtype.bytes,
+        Axis.K: (a_runs and a_moved) or (b_runs and b_moved),
+        None: False,
+    }
+    if not early[spec.ragged]:
+        return 1
+    # Pairs of FP4 lie along K.
+    return START_BYTES // spec.dtype.bytes * (spec.dtype.packed if spec.ragged is Axis.K else 1)
 
 
 def extra_pointers(problem: GemmProblem) -> tuple[str, ...]:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .dtypes import DType
+from .grouping import Axis
 from .scaling import BLOCK, TILE_BLOCKS, TILE_BYTES, TILE_ROWS, ScaleLayout, Scales
 
 if TYPE_CHECKING:
     import torch
+
+    from .problem import GemmProblem
 
 # (exponent bits, mantissa bits, bias)
 FIELDS = {DType.FP8_E4M3: (4, 3, 7), DType.FP8_E5M2: (5, 2, 15), DType.FP4: (2, 1, 1)}
@@ -63,23 +67,91 @@ def decode(tensor: torch.Tensor, dtype: DType, k_axis: int) -> torch.Tensor:
     return table[codes]
 
 
-def decode_scales(held: torch.Tensor, scales: Scales, rows: int, k: int) -> torch.Tensor:
-    """float64 factors [rows, K] of one operand from its scale bytes.
+def decode_scales(
+    held: torch.Tensor, scales: Scales, rows: int, k: int, first: int = 0
+) -> torch.Tensor:
+    """float64 factors [rows, K] of one matrix from its scale bytes.
 
     Args:
-        held: uint8 or float8_e8m0fnu; its first element is the first scale, whatever its shape.
-        scales: how they lie from there.
+        held: uint8 or float8_e8m0fnu, of any shape.
+        scales: how they lie from the first one on.
         rows: of A, or columns of B; k: elements along K.
+        first: bytes from the first element of ``held`` to the first scale.
     """
     import torch
 
     at = scale_offsets(scales, rows, k // BLOCK, held.device)
     raw = held.view(torch.uint8)
-    flat = raw.as_strided((int(at.max()) + 1,), (1,), raw.storage_offset())
+    flat = raw.as_strided((int(at.max()) + 1,), (1,), raw.storage_offset() + first)
     codes = flat[at].double()
     factors = torch.exp2(codes - E8M0_BIAS)
     factors = torch.where(codes == E8M0_NAN, math.nan, factors)
     return factors.repeat_interleave(BLOCK, dim=1)
+
+
+def decode_cut_scales(
+    held: torch.Tensor, scales: Scales, rows: int, k: int, *, ends: Sequence[int], along_k: bool
+) -> torch.Tensor:
+    """As `decode_scales`, of a matrix whose rows or K groups share; 1 past the last group.
+
+    Args:
+        held, scales, rows, k: as there.
+        ends: where each group ends; of K at multiples of 32.
+        along_k: groups share K, not rows.
+    """
+    import torch
+
+    if scales.layout is ScaleLayout.PLAIN:
+        return decode_scales(held, scales, rows, k)
+    factors = torch.ones(rows, k, dtype=torch.float64, device=held.device)
+    first = 0
+    for start, end in zip([0, *ends], ends, strict=False):
+        extent = end - start
+        if extent <= 0:
+            continue
+        if along_k:
+            own = Scales.contiguous(extent, scales.layout)
+            factors[:, start:end] = decode_scales(held, own, rows, extent, first)
+            first += own.bytes(rows, extent)
+        else:
+            factors[start:end] = decode_scales(held, scales, extent, k, first)
+            first += -(-extent // TILE_ROWS) * scales.row
+    return factors
+
+
+def decode_operand(
+    tensor: torch.Tensor,
+    problem: GemmProblem,
+    name: str,
+    held: torch.Tensor | None = None,
+    ends: Sequence[int] = (),
+) -> torch.Tensor:
+    """float64 of A[…, M, K] or B[…, K, N], times its block scales.
+
+    Args:
+        tensor: of the operand's type; its sizes count, the problem's may be hints.
+        problem: the GEMM; name: ``a`` or ``b``.
+        held: the operand's block scales, where there are any.
+        ends: where groups end.
+    """
+    import torch
+
+    axis = -1 if name == "a" else -2
+    wide = decode(tensor, problem.dtype if name == "a" else problem.b_type, axis)
+    if held is None:
+        return wide
+    scales: Scales = getattr(problem, f"{name}_scales")
+    rows, k = wide.shape[-3 - axis], wide.shape[axis]
+    cut = problem.grouping.axis if problem.grouping else None
+    if wide.dim() == 3:
+        firsts = [index * scales.batch for index in range(wide.shape[0])]
+        made = [decode_scales(held, scales, rows, k, first) for first in firsts]
+        factors = torch.stack(made)
+    elif cut is None:
+        factors = decode_scales(held, scales, rows, k)
+    else:
+        factors = decode_cut_scales(held, scales, rows, k, ends=ends, along_k=cut is Axis.K)
+    return wide * (factors if name == "a" else factors.mT)
 
 
 def scale_offsets(scales: Scales, rows: int, blocks: int, device: Any = "cpu") -> torch.Tensor:

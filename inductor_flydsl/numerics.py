@@ -26,7 +26,7 @@ from .fusion import Fusion, TorchOps
 from .grouping import Axis, Split
 from .grouping import offsets as group_ends
 from .problem import GemmProblem
-from .scaling import Scales
+from .scaling import BLOCK
 
 if TYPE_CHECKING:
     import torch
@@ -125,7 +125,7 @@ def check(
     kernel(c, a, b, *others)
     device.synchronize()
     offsets = others.pop(0) if problem.grouping else None
-    exact = exact_operands(problem, a, b, others)
+    exact = exact_operands(problem, a, b, others, offsets)
     tensors = others[2:] if problem.block_scaled else others
     found = compare(c, *exact, problem.fusion, tensors, offsets=offsets)
     written = int(_buffer(c).isnan().logical_not().sum())
@@ -146,9 +146,10 @@ def operands(
     Returns:
         C[M, N] of ``out_dtype``, its whole buffer NaN; A[M, K] and B[K, N] of their types, normal
         (FP4: any code, [M, K/2] and [K/2, N]); the ends of the groups where there are any, int32,
-        as `split` has them; block scales, if any, flat float8_e8m0fnu around 1; then the tensors
-        of the epilogue, of C's shape each, normal. What there is more than one of (`copies`) has
-        that index in front. Each is a view of a flat buffer with the problem's strides.
+        as `split` has them, multiples of 32 where blocks of K are shared; block scales, if any,
+        flat float8_e8m0fnu around 1; then the tensors of the epilogue, of C's shape each, normal.
+        What there is more than one of (`copies`), and a tensor that each group has its own of,
+        has that index in front. Each is a view of a flat buffer with the problem's strides.
     """
     import torch
 
@@ -183,12 +184,13 @@ def operands(
         view((p.k // p.b_type.packed, p.n), (p.b_batch, *b_strides), p.b_type, p.b_align, count_b),
     ]
     scales = [
-        _random_scales(held, rows, p.k, generator)
-        for held, rows in ((p.a_scales, p.m), (p.b_scales, p.n))
+        _random_scales(held.align, p.scale_bytes(name), generator)
+        for name, held in (("a", p.a_scales), ("b", p.b_scales))
         if held is not None
     ]
     for tensor, strides in zip(p.fusion.tensors if p.fusion else (), p.tensors, strict=True):
-        read.append(view((p.m, p.n), strides, tensor.dtype, 16, count_c))
+        count = count_c or (p.grouping.groups if p.grouping and strides[0] else 0)
+        read.append(view((p.m, p.n), strides, tensor.dtype, 16, count))
     _buffer(c).fill_(math.nan)
     for operand in read:
         _fill(_buffer(operand), generator)
@@ -201,7 +203,8 @@ def _offsets(problem: GemmProblem, torch_device: str, split: Split) -> torch.Ten
 
     assert problem.grouping is not None
     axis, groups = problem.grouping.axis.value, problem.grouping.groups
-    ends = group_ends(getattr(problem, axis), groups, split)
+    unit = BLOCK if axis == "k" and problem.block_scaled else 1
+    ends = [end * unit for end in group_ends(getattr(problem, axis) // unit, groups, split)]
     return torch.tensor(ends, dtype=torch.int32, device=torch_device)
 
 
@@ -220,19 +223,22 @@ def _fill(flat: torch.Tensor, generator: torch.Generator) -> None:
         flat.view(torch.uint8).random_(0, 256, generator=generator)
 
 
-def _random_scales(scales: Scales, rows: int, k: int, generator: torch.Generator) -> torch.Tensor:
+def _random_scales(align: int, count: int, generator: torch.Generator) -> torch.Tensor:
     import torch
 
     # 2^-3 to 2^4, so that fp16 holds the result; an address no better aligned than promised.
-    offset = scales.align if scales.align < 16 else 0
-    size = scales.bytes(rows, k) + offset + GUARD_ELEMENTS
-    flat = torch.empty(size, dtype=torch.uint8, device=generator.device)
+    offset = align if align < 16 else 0
+    flat = torch.empty(count + offset + GUARD_ELEMENTS, dtype=torch.uint8, device=generator.device)
     flat.random_(124, 132, generator=generator)
     return flat.view(torch.float8_e8m0fnu)[offset:]
 
 
 def exact_operands(
-    problem: GemmProblem, a: torch.Tensor, b: torch.Tensor, scales: Sequence[torch.Tensor]
+    problem: GemmProblem,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scales: Sequence[torch.Tensor],
+    offsets: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A and B as float64, times their block scales.
 
@@ -240,13 +246,14 @@ def exact_operands(
         problem: the GEMM.
         a, b: its operands.
         scales: of A and of B, first, where there are any.
+        offsets: where groups end.
     """
-    p = problem
-    wide_a = microscaling.decode(a, p.dtype, -1)
-    wide_b = microscaling.decode(b, p.b_type, -2)
-    if p.a_scales is not None and p.b_scales is not None:
-        wide_a = wide_a * microscaling.decode_scales(scales[0], p.a_scales, p.m, p.k)
-        wide_b = wide_b * microscaling.decode_scales(scales[1], p.b_scales, p.n, p.k).mT
+    held = scales[:2] if problem.block_scaled else (None, None)
+    ends = offsets.tolist() if offsets is not None else ()
+    pairs = zip((a, b), "ab", held, strict=True)
+    wide_a, wide_b = (
+        microscaling.decode_operand(x, problem, name, own, ends) for x, name, own in pairs
+    )
     return wide_a, wide_b
 
 
@@ -288,7 +295,8 @@ def compare(
     Args:
         c: [M, N]; a: [M, K]; b: [K, N]; any floating types and strides, one device; all with a
             batch index in front, or none.
-        fusion, tensors: the epilogue and what it reads, each of C's shape.
+        fusion, tensors: the epilogue and what it reads, each of C's shape, or with an index of
+            groups in front that C has not.
         offsets: where the groups of a grouped product end, which A and B then have an index of
             in front as `torch.nn.functional.grouped_mm` has it.
 
@@ -305,7 +313,8 @@ def compare(
     else:
         bound = 8 * math.sqrt(k) * 2.0**-23 * product(wide_a**2, wide_b**2, offsets).sqrt()
     if fusion is not None:
-        exact, bound = _through(fusion, exact, bound, [t.double() for t in tensors])
+        read = [_of_groups(t, c, b.dim() == 3, offsets).double() for t in tensors]
+        exact, bound = _through(fusion, exact, bound, read)
     # What the program itself makes NaN, such as the logarithm of a negative number, must be NaN.
     # Where the last rounding decides whether it is, nothing can be said.
     undefined = (exact.isnan() & c.isnan()) | (bound.isnan() & ~exact.isnan())
@@ -359,6 +368,27 @@ def product(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None) -> t
         else:
             result[:, piece] = a[index] @ b[:, piece]
     return result
+
+
+def _of_groups(
+    tensor: torch.Tensor, c: torch.Tensor, rows: bool, offsets: torch.Tensor | None
+) -> torch.Tensor:
+    """A tensor of C's shape from one that has a matrix a group, of whose rows or columns each
+    group has its own part."""
+    import torch
+
+    if offsets is None or tensor.dim() == c.dim():
+        return tensor
+    ends = offsets.tolist()
+    extents = [max(0, end - start) for start, end in zip([0, *ends], ends, strict=False)]
+    at = torch.tensor([group for group, extent in enumerate(extents) for _ in range(extent)])
+    line = torch.arange(len(at))
+    whole = tensor.new_zeros(c.shape)
+    if rows:
+        whole[: len(at)] = tensor[at, line]
+    else:
+        whole[:, : len(at)] = tensor[at, :, line].T
+    return whole
 
 
 def _through(
@@ -422,8 +452,7 @@ def operand_bytes(problem: GemmProblem) -> int:
     b = (b_lines - 1) * p.ldb + (b_length - 1) * p.b_inner + (count_b - 1) * p.b_batch + 1
     c = (p.m - 1) * p.ldc + p.n + (count_c - 1) * p.c_batch
     size = a * p.dtype.bytes + b * p.b_type.bytes + c * p.out_dtype.bytes
-    for scales, rows in ((p.a_scales, p.m), (p.b_scales, p.n)):
-        size += scales.bytes(rows, p.k) if scales is not None else 0
+    size += p.scale_bytes("a") + p.scale_bytes("b")
     for tensor, strides in zip(p.fusion.tensors if p.fusion else (), p.tensors, strict=True):
         steps = zip((count_c, p.m, p.n), strides, strict=True)
         size += (sum((n - 1) * s for n, s in steps) + 1) * tensor.dtype.bytes

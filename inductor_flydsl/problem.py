@@ -12,7 +12,7 @@ from .dtypes import DType
 from .errors import ProblemError
 from .fusion import Fusion
 from .grouping import Axis, Grouping
-from .scaling import BLOCK, ScaleLayout, Scales
+from .scaling import BLOCK, TILE_ROWS, ScaleLayout, Scales
 
 
 class Layout(enum.Enum):
@@ -178,10 +178,13 @@ class GemmProblem:
         a_k, b_k = k // dtype.packed, k // b_type.packed
         lda = a_k if layout.a_k_contiguous else m
         ldb = b_k if layout.b_k_contiguous else n
-        held = None if scales is None else Scales.contiguous(k, _as_scale_layout(scales))
         own = "abc" if batch != 1 else ""
         if grouping is not None:
             own = {Axis.M: "b", Axis.N: "a", Axis.K: "c"}[grouping.axis]
+        a_scales, b_scales = (
+            scales if scales is None else _contiguous_scales(scales, k, rows if x in own else 0)
+            for x, rows in (("a", m), ("b", n))
+        )
         steps = {"a": m * a_k, "b": n * b_k, "c": m * n}
         steps = {name: step if name in own else 0 for name, step in steps.items()}
         return cls(
@@ -204,8 +207,8 @@ class GemmProblem:
             c_batch=steps["c"],
             grouping=grouping,
             b_dtype=None if b_type is dtype else b_type,
-            a_scales=held,
-            b_scales=held,
+            a_scales=a_scales,
+            b_scales=b_scales,
         )
 
     @classmethod
@@ -243,7 +246,8 @@ class GemmProblem:
 
         Args:
             sizes: by names of fields, or of the strides of a tensor that the fusion reads, in
-                elements: ``t0_batch``, ``t0_row``, ``t0_column``, and so on.
+                elements: ``t0_batch``, ``t0_row``, ``t0_column``, and so on; ``a_scale_row`` and
+                ``b_scale_row`` in bytes.
 
         Raises:
             ProblemError: an integer that is not usable.
@@ -254,6 +258,10 @@ class GemmProblem:
             named = zip(TENSOR_STRIDES, strides, strict=True)
             batch, row, column = (values.pop(f"t{index}_{axis}", s) for axis, s in named)
             tensors.append((batch, row, column))
+        for name in ("a_scales", "b_scales"):
+            row = values.pop(f"{name[:-1]}_row", None)
+            if row is not None:
+                values[name] = replace(getattr(self, name), row=row)
         return replace(self, **values, tensors=tuple(tensors))
 
     @property
@@ -264,6 +272,28 @@ class GemmProblem:
         axis, groups = self.grouping.axis, self.grouping.groups
         c, a, b = (groups if axis is own else 1 for own in (Axis.K, Axis.N, Axis.M))
         return c, a, b
+
+    def scale_bytes(self, operand: str) -> int:
+        """Bytes that the block scales of ``a`` or ``b`` take, wherever its groups end; 0 without.
+
+        Of a matrix that groups share, swizzled scales of each group are padded to whole tiles.
+        """
+        scales: Scales | None = getattr(self, f"{operand}_scales")
+        if scales is None:
+            return 0
+        _, a, b = self.copies
+        rows, k = (self.m if operand == "a" else self.n), self.k
+        axis = self.grouping.axis if self.grouping else None
+        if self.grouping is None or scales.layout is ScaleLayout.PLAIN:
+            return (max(a if operand == "a" else b, 1) - 1) * scales.batch + scales.bytes(rows, k)
+        more = TILE_ROWS * self.grouping.groups
+        if axis is Axis.K:
+            # Its stride is each group's own, so the whole is as long as one matrix of all.
+            return Scales.contiguous(k + more, scales.layout).bytes(rows, k + more)
+        shared = (axis is Axis.M) == (operand == "a")
+        if shared:
+            return scales.bytes(rows + more, k)
+        return (self.grouping.groups - 1) * scales.batch + scales.bytes(rows, k)
 
     @property
     def flops(self) -> int:
@@ -336,7 +366,7 @@ class GemmProblem:
 
 def _op(dtype: DType, grouping: Grouping | None, batch: int) -> str:
     if grouping is not None:
-        return "grouped_mm"
+        return "scaled_grouped_mm" if dtype.scaled else "grouped_mm"
     return "scaled_mm" if dtype.scaled else "mm" if batch == 1 else "bmm"
 
 
@@ -364,6 +394,12 @@ def _b_dtype(asked: DType | str, block_scaled: bool) -> DType:
             raise ProblemError("b_dtype", asked, "has block scales, and A none", way)
         return _MX[asked.lower()]
     return _as_dtype(asked)
+
+
+def _contiguous_scales(layout: ScaleLayout | str, k: int, rows: int) -> Scales:
+    """Scales that fill their tensor; of ``rows`` where there is a matrix a batch or group, or 0."""
+    scales = Scales.contiguous(k, _as_scale_layout(layout))
+    return replace(scales, batch=scales.bytes(rows, k)) if rows else scales
 
 
 def _as_scale_layout(value: ScaleLayout | str) -> ScaleLayout:

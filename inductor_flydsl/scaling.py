@@ -42,15 +42,23 @@ class Scales:
             of tiles to the next.
         block: PLAIN: bytes from one block along K to the next; SWIZZLED: 1.
         align: bytes (a power of two up to 16) that divide the address of every row start.
+        batch: bytes from the scales of one batch's or group's matrix to the next one's; 0 where
+            the operand is one matrix.
+
+    Of a matrix that groups share, PLAIN scales lie as if there were no groups. SWIZZLED ones are
+    those of each group by itself, padded to whole tiles, one group after another, as torch has
+    them (`_scaled_grouped_mm` in aten/native/cuda/GroupedBlas.cpp); `row` is then not used where
+    groups share K, because it is each group's own.
     """
 
     layout: ScaleLayout = ScaleLayout.PLAIN
     row: int
     block: int = 1
     align: int = 16
+    batch: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("row", "block"):
+        for name in ("row", "block", "batch"):
             if getattr(self, name) < 0:
                 raise ProblemError(name, getattr(self, name), "is not a stride", "pass bytes")
         if self.align not in (1, 2, 4, 8, 16):
@@ -81,7 +89,9 @@ class Scales:
         return "dma" if self.block == 1 and self.align >= 4 else "gather"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"layout": self.layout.value}
+        data = asdict(self) | {"layout": self.layout.value}
+        # Left out where there is one matrix, so that the keys of earlier records still match.
+        return data if self.batch else {k: v for k, v in data.items() if k != "batch"}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Scales:

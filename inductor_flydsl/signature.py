@@ -11,6 +11,7 @@ from .fusion import MAX_TENSORS
 TENSORS = tuple(f"t{i}" for i in range(MAX_TENSORS))
 # E8M0 block scales of A and of B.
 SCALES = ("a_scale", "b_scale")
+SCALE_STRIDES = ("row", "block", "batch")
 # Byte addresses: C, A, B, the operands of the epilogue, block scales, scratch memory of split-K
 # kernels, and the ends of the groups of a grouped problem (32-bit integers).
 POINTERS = ("c", "a", "b", *TENSORS, *SCALES, "workspace", "counters", "offsets")
@@ -30,4 +31,4 @@ INTEGERS: tuple[str, ...] = (
 )
 INTEGERS += ("batch", "a_batch", "b_batch", "c_batch", "groups")
 INTEGERS += tuple(f"{t}_{axis}" for t in TENSORS for axis in ("batch", "row", "column"))
-INTEGERS += tuple(f"{scale}_{axis}" for scale in SCALES for axis in ("row", "block"))
+INTEGERS += tuple(f"{scale}_{axis}" for scale in SCALES for axis in SCALE_STRIDES)

@@ -22,7 +22,9 @@ from .config import (
     launch_arguments,
 )
 from .fusion import INDEX_EXTENT
+from .grouping import Axis
 from .problem import BATCH_STRIDES, DType, GemmProblem
+from .scaling import BLOCK, ScaleLayout
 
 INT32_MAX = 2**31 - 1
 # A buffer descriptor counts bytes in 32 bits (CDNA4 ISA guide, buffer resource descriptor), and
@@ -39,13 +41,20 @@ ADDRESSES = 16
 # K is a multiple of this for 8-bit operands, as in torch: a 16-byte piece never has K's end inside.
 SCALED_K = 16
 OUT_TYPES = (DType.BF16, DType.FP16, DType.FP32)
-OPS = ("mm", "addmm", "bmm", "baddbmm", "grouped_mm", "scaled_mm")
+OPS = ("mm", "addmm", "bmm", "baddbmm", "grouped_mm", "scaled_mm", "scaled_grouped_mm")
 # Offsets of a grouped problem are held a lane each, in registers of every wave.
 GROUPS = 16 * WAVE_SIZE
 # Workgroups of a launch along the second axis of the grid (HIP's limit).
 GRID_Y = 65535
 # Scratch memory a split-K launch may ask for.
 WORKSPACE_BYTES = 256 << 20
+
+
+def k_multiple(problem: GemmProblem) -> int:
+    """What K must be a multiple of."""
+    if problem.block_scaled:
+        return BLOCK
+    return SCALED_K if problem.dtype.scaled else 1
 
 
 def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
@@ -58,12 +67,9 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
         return limit
     if p.batch > GRID_Y:
         return f"batch={p.batch} exceeds the {GRID_Y} of a launch"
-    if (p.op == "grouped_mm") != (p.grouping is not None):
-        return f"op {p.op} with grouping={p.grouping}: a grouped_mm has one, and no other op"
-    if p.grouping is not None and (p.dtype.scaled or p.b_type.scaled):
-        return f"grouped products of {p.dtype.value} have no kernel yet"
-    if p.grouping is not None and p.grouping.groups > GROUPS:
-        return f"groups={p.grouping.groups} exceed the {GROUPS} whose offsets a wave holds"
+    limit = _grouping_limit(p)
+    if limit:
+        return limit
     if p.fusion is not None and p.fusion.indexed:
         if p.grouping is not None:
             return "an epilogue that asks where an element lies has no grouped kernel"
@@ -76,8 +82,25 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
         if getattr(p, name) > INT32_MAX:
             return f"{name}={getattr(p, name)} does not fit in 32 bits"
     for name, rows, scales in (("A", p.m, p.a_scales), ("B", p.n, p.b_scales)):
-        if scales is not None and scales.bytes(rows, p.k) > BUFFER_BYTES:
+        if scales is None:
+            continue
+        if scales.bytes(rows, p.k) > BUFFER_BYTES:
             return f"the scales of {name} span over the {BUFFER_BYTES} bytes of a descriptor"
+        if scales.batch > INT32_MAX:
+            return f"scales of {name} {scales.batch} bytes apart do not fit in 32 bits"
+    return None
+
+
+def _grouping_limit(p: GemmProblem) -> str | None:
+    if p.op.endswith("grouped_mm") != (p.grouping is not None):
+        return f"op {p.op} with grouping={p.grouping}: a grouped_mm has one, and no other op"
+    if p.grouping is None:
+        return None
+    if p.grouping.groups > GROUPS:
+        return f"groups={p.grouping.groups} exceed the {GROUPS} whose offsets a wave holds"
+    swizzled = p.b_scales is not None and p.b_scales.layout is ScaleLayout.SWIZZLED
+    if swizzled and p.grouping.axis is Axis.N:
+        return "swizzled block scales of columns that groups share have no kernel"
     return None
 
 
@@ -89,10 +112,8 @@ def _type_limit(p: GemmProblem) -> str | None:
         limit = _out_limit(p)
         if limit:
             return limit
-        if p.k % SCALED_K:
+        if p.k % k_multiple(p):
             return f"k={p.k} is not a multiple of {SCALED_K}, which {p.dtype.value} needs"
-        if p.batch > 1:
-            return f"batch={p.batch}: products of {p.dtype.value} come one at a time"
         if DType.FP4 in (p.dtype, p.b_type) and not p.block_scaled:
             return "FP4 without block scales has no kernel"
         return None

@@ -7,13 +7,14 @@ C is aligned to less, its tile goes through LDS, so that narrow stores run along
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import flydsl.compiler as flyc
 import flydsl.expr as fx
 
 from ..activations import recognised
-from ..config import c_pad_bytes
+from ..config import c_pad_bytes, start, through_lds
 from ..grouping import Axis
 from . import ops
 from .pointwise import QUAD, TYPES, QuadOps
@@ -68,10 +69,34 @@ def store_tile(wg: Workgroup, blocks: list[Block]) -> None:
         blocks: all of this wave's, those of a row of blocks one after another along N; together
             with the other waves' the whole tile.
     """
-    rows = _Rows(wg)
+    width, element = wg.spec.store_bytes, wg.spec.out_dtype.bytes
+    if wg.spec.ragged is not Axis.N or width == element:
+        _store(wg, blocks, width)
+        return
+    # Wide stores would cover what is a neighbour's where its group ends or begins in the tile.
+    left = wg.place.n_end - wg.n0
+    ends = (left < wg.spec.config.tile_n) & (ops.modulo(left, width // element) != 0)
+    _either(
+        (wg.place.n_first > wg.n0) | ends,
+        lambda: _store(wg, blocks, element),
+        lambda: _store(wg, blocks, width),
+    )
+
+
+@flyc.jit
+def _either(condition: Any, yes: Callable[[], None], no: Callable[[], None]) -> None:
+    if condition:
+        yes()
+    else:
+        no()
+
+
+def _store(wg: Workgroup, blocks: list[Block], width: int) -> None:
+    """`store_tile` by ``width`` bytes at a time."""
+    rows = _Rows(wg, width)
     together = 2 if rows.in_pairs else 1
     groups = [blocks[i : i + together] for i in range(0, len(blocks), together)]
-    if not wg.spec.c_through_lds:
+    if wg.spec.config.split_k > 1 or not through_lds(width, rows.size):
         # DMAs of K steps past the end must not outlive the workgroup's LDS.
         ops.wait(vmcnt=0)
         for i, group in enumerate(_fused(wg, groups)):
@@ -160,12 +185,15 @@ class _TensorReader:
         )
         self.row_stride = row if self.tensor.along_m else fx.Int32(0)
         self.column_stride = column if self.tensor.along_n else fx.Int32(0)
+        # A group's columns may begin anywhere.
+        anywhere = wg.spec.ragged is Axis.N and start(wg.spec) == 1
+        self.quads = self.tensor.quads and not anywhere
         lane = fx.thread_idx.x % 64
         self.row, self.column = lane % 16, lane // 16 * QUAD
         self.rows_left, self.columns_left = wg.place.m_end - wg.m0, wg.place.n_end - wg.n0
         skipped = fx.Int64(wg.m0) * fx.Int64(self.row_stride)
         skipped = skipped + fx.Int64(wg.n0) * fx.Int64(self.column_stride)
-        if wg.spec.batched or wg.spec.ragged is Axis.K:
+        if wg.spec.batched or wg.spec.ragged is not None:
             skipped = skipped + fx.Int64(wg.place.batch) * fx.Int64(batch)
         rows, columns = _tile_extents(wg)
         last = (rows - 1) * self.row_stride + (columns - 1) * self.column_stride
@@ -178,7 +206,7 @@ class _TensorReader:
         """Of a lane that `load` fills for each block; those of a row or a column are few."""
         if not (self.tensor.along_m and self.tensor.along_n):
             return 0
-        return max(1, QUAD * self.size // 4) if self.tensor.quads else QUAD
+        return max(1, QUAD * self.size // 4) if self.quads else QUAD
 
     def load(self, block: Block) -> list[Any]:
         """Start to load what the lane needs for a block, once where other blocks need the same.
@@ -194,7 +222,7 @@ class _TensorReader:
 
     def _load(self, block: Block) -> list[Any]:
         row, column = block.row + self.row, block.column + self.column
-        if self.tensor.quads:
+        if self.quads:
             offset = self._offset(row, column)
             if self.size == 1:
                 return [ops.buffer_load(self.rsrc, offset, fx.Int32)]
@@ -205,10 +233,10 @@ class _TensorReader:
 
     def wide(self, loaded: list[Any]) -> fx.Vector:
         """4 fp32: the tensor at the lane's row and its four columns of a block."""
-        if self.tensor.quads and self.size == 1:
+        if self.quads and self.size == 1:
             loaded = [loaded[0] >> 8 * i & 0xFF for i in range(QUAD)]
         values = [x if self.size == 4 else x.to(fx.Float32) for x in loaded]
-        if self.tensor.quads and self.size > 1:
+        if self.quads and self.size > 1:
             return values[0]
         return fx.Vector.from_elements(values * (QUAD // len(values)), fx.Float32)
 
@@ -228,11 +256,11 @@ def _shuffle(wg: Workgroup, blocks: list[Block]) -> None:
 
 
 class _Rows:
-    """C as this workgroup's lanes store it."""
+    """C as this workgroup's lanes store it, by ``width`` bytes at a time."""
 
-    def __init__(self, wg: Workgroup) -> None:
+    def __init__(self, wg: Workgroup, width: int) -> None:
         spec, sizes = wg.spec, wg.sizes
-        self.wg, self.size = wg, spec.out_dtype.bytes
+        self.wg, self.size, self.width = wg, spec.out_dtype.bytes, width
         start = (fx.Int64(wg.m0) * fx.Int64(sizes.ldc) + fx.Int64(wg.n0)) * self.size
         self.rows_left, self.columns_left = wg.place.m_end - wg.m0, wg.place.n_end - wg.n0
         rows, columns = _tile_extents(wg)
@@ -268,13 +296,13 @@ class _Rows:
     @property
     def in_pairs(self) -> bool:
         """Whether two blocks that lie side by side are stored together."""
-        wide = self.size == 2 and self.wg.spec.store_bytes >= 16
+        wide = self.size == 2 and self.width >= 16
         return wide and self.wg.spec.config.fragments_n % 2 == 0
 
     @property
     def _each(self) -> int:
         """Elements of a row that a lane stores at once of a block on its own."""
-        return min(self.wg.spec.store_bytes // self.size, QUAD)
+        return min(self.width // self.size, QUAD)
 
     def _targets(self, blocks: list[Block]) -> list[Target]:
         """Where `store` puts these blocks."""
@@ -316,7 +344,7 @@ class _Rows:
 
 def _write_rows(rows: _Rows) -> None:
     wg, config = rows.wg, rows.wg.spec.config
-    size, width = rows.size, wg.spec.store_bytes
+    size, width = rows.size, rows.width
     per_row = config.tile_n * size // width
     units = config.tile_m * per_row
     for first in range(0, units, config.threads):

@@ -70,8 +70,10 @@ def build(spec: Any) -> Any:
         t3_column: fx.Int32,
         a_scale_row: fx.Int32,
         a_scale_block: fx.Int32,
+        a_scale_batch: fx.Int32,
         b_scale_row: fx.Int32,
         b_scale_block: fx.Int32,
+        b_scale_batch: fx.Int32,
     ):
         pointers = (
             c,
@@ -117,8 +119,10 @@ def build(spec: Any) -> Any:
             t3_column,
             a_scale_row,
             a_scale_block,
+            a_scale_batch,
             b_scale_row,
             b_scale_block,
+            b_scale_batch,
         )
         addresses = {n: fx.Int64(fx.ptrtoint(p)) for n, p in zip(POINTERS, pointers, strict=True)}
         sizes = Sizes(**dict(zip(INTEGERS, integers, strict=True)))
@@ -171,8 +175,10 @@ def build(spec: Any) -> Any:
         t3_column: fx.Int32,
         a_scale_row: fx.Int32,
         a_scale_block: fx.Int32,
+        a_scale_batch: fx.Int32,
         b_scale_row: fx.Int32,
         b_scale_block: fx.Int32,
+        b_scale_batch: fx.Int32,
         stream: fx.Stream,
     ):
         kernel(
@@ -217,8 +223,10 @@ def build(spec: Any) -> Any:
             t3_column,
             a_scale_row,
             a_scale_block,
+            a_scale_batch,
             b_scale_row,
             b_scale_block,
+            b_scale_batch,
         ).launch(grid=(grid, batch, 1), block=(threads, 1, 1), stream=stream)
 
     return launch

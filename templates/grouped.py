@@ -16,8 +16,9 @@ from typing import Any
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
-from ..config import START, chunk_starts
+from ..config import start as start_of
 from ..grouping import Axis
+from ..scaling import BLOCK, TILE_ROWS
 from . import ops
 from .tiles import group_along_m, remap_xcd
 from .workgroup import Launched, Place, Workgroup
@@ -54,6 +55,39 @@ def walk(launched: Launched, body: Callable[[Workgroup], None]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sums:
+    """What all groups before one have of something; every wave keeps it, a group a lane.
+
+    Attributes:
+        upto: for each 64 groups, the sum up to and with the lane's group.
+    """
+
+    upto: list[Any]
+
+    @classmethod
+    def of(cls, values: list[Any]) -> Sums:
+        """Sums of ``values``, for each 64 groups that of the lane's group."""
+        lane = fx.thread_idx.x % LANES
+        upto, total = [], fx.Int32(0)
+        for value in values:
+            upto.append(_scan(value, lane) + total)
+            total = ops.lane_of(upto[-1], LANES - 1)
+        return cls(upto=upto)
+
+    @property
+    def total(self) -> Any:
+        return ops.lane_of(self.upto[-1], LANES - 1)
+
+    def before(self, done: list[Any]) -> Any:
+        """The sum of the first groups: ``done[i]`` of the i-th 64."""
+        found = fx.Int32(0)
+        for upto, count in zip(self.upto, done, strict=True):
+            last = ops.lane_of(upto, (count > 0).select(count - 1, 0))
+            found = (count > 0).select(last, found)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
 class KSchedule:
     """Tiles where K is ragged: every group has all tiles of C.
 
@@ -61,37 +95,58 @@ class KSchedule:
         launched: what is launched.
         tiles_m, tiles_n: of a group.
         total: tiles of all groups.
+        padding: tiles of swizzled scales; None without.
     """
 
     launched: Launched
     tiles_m: Any
     tiles_n: Any
     total: Any
+    padding: Sums | None
 
     @classmethod
     def of(cls, launched: Launched) -> KSchedule:
         sizes, config = launched.sizes, launched.spec.config
         tiles_m, tiles_n = _tiles(sizes.m, config.tile_m), _tiles(sizes.n, config.tile_n)
         total = tiles_m * tiles_n * sizes.groups
-        return cls(launched=launched, tiles_m=tiles_m, tiles_n=tiles_n, total=total)
+        padding = _padding(launched, _extents(launched, sizes.k) if launched.spec.pads else [])
+        return cls(
+            launched=launched, tiles_m=tiles_m, tiles_n=tiles_n, total=total, padding=padding
+        )
 
     def place(self, tile: Any) -> Place:
         """Where tile number ``tile`` lies."""
-        sizes, config = self.launched.sizes, self.launched.spec.config
+        spec, sizes = self.launched.spec, self.launched.sizes
+        config = spec.config
         group, inside = ops.divide(tile, self.tiles_m * self.tiles_n)
         tile_m, tile_n = group_along_m(inside, self.tiles_m, self.tiles_n, config.group_m)
         start, end = _bounds(self.launched, group, sizes.k)
+        if spec.block_scaled:
+            # Blocks that two groups share would have no scale of their own.
+            start, end = start & -BLOCK, end & -BLOCK
+        begin = _begin(self.launched, start)
         return Place(
             m0=tile_m * config.tile_m,
             n0=tile_n * config.tile_n,
             m_end=sizes.m,
             n_end=sizes.n,
-            k0=start,
-            k=end - start,
+            k0=begin,
+            k=(end > start).select(end - begin, fx.Int32(0)),
             batch=group,
             tile=tile,
             split=fx.Int32(0),
+            k_head=start - begin if start_of(spec) > 1 else None,
+            scale_shift=_shift(self.padding, self._done(group), start),
         )
+
+    def _done(self, group: Any) -> list[Any]:
+        """How many of each 64 groups come before one."""
+        counts = []
+        for first in range(0, self.launched.spec.group_waves * LANES, LANES):
+            count = group - first
+            count = (count > 0).select(count, fx.Int32(0))
+            counts.append((count < LANES).select(count, fx.Int32(LANES)))
+        return counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +156,16 @@ class TileSchedule:
     Attributes:
         launched: what is launched.
         across: tiles along the other extent.
-        sums: for each 64 groups, tiles up to and with the lane's group.
+        tiles: of the groups.
         total: tiles of all groups.
+        padding: tiles of swizzled scales; None without.
     """
 
     launched: Launched
     across: Any
-    sums: list[Any]
+    tiles: Sums
     total: Any
+    padding: Sums | None
 
     @classmethod
     def of(cls, launched: Launched) -> TileSchedule:
@@ -117,35 +174,29 @@ class TileSchedule:
         rows = launched.spec.ragged is Axis.M
         limit, tile = (sizes.m, config.tile_m) if rows else (sizes.n, config.tile_n)
         across = _tiles(sizes.n, config.tile_n) if rows else _tiles(sizes.m, config.tile_m)
-        lane = fx.thread_idx.x % LANES
-        rsrc = ops.buffer(launched.addresses["offsets"], sizes.groups * 4)
-        sums, total = [], fx.Int32(0)
-        for first in range(0, launched.spec.group_waves * LANES, LANES):
-            # Past the last group and before the first, zeros are loaded.
-            offset = (lane + first) * 4
-            end = _within(ops.buffer_load(rsrc, offset, fx.Int32), limit)
-            start = _within(ops.buffer_load(rsrc, offset - 4, fx.Int32), limit)
-            along = (end > start).select(_tiles(end - _begin(launched, start), tile), 0)
-            sums.append(_scan(along * across, lane) + total)
-            total = ops.lane_of(sums[-1], LANES - 1)
-        return cls(launched=launched, across=across, sums=sums, total=total)
+        extents = _extents(launched, limit)
+        counts = [
+            (end > start).select(_tiles(end - _begin(launched, start), tile), 0) * across
+            for start, end in extents
+        ]
+        tiles, padding = Sums.of(counts), _padding(launched, extents)
+        return cls(
+            launched=launched, across=across, tiles=tiles, total=tiles.total, padding=padding
+        )
 
     def place(self, tile: Any) -> Place:
         """Where tile number ``tile`` lies."""
         sizes, config = self.launched.sizes, self.launched.spec.config
         rows = self.launched.spec.ragged is Axis.M
-        group, before = fx.Int32(0), fx.Int32(0)
-        for sums in self.sums:
-            done = ops.count_lanes(sums <= tile)
-            last = ops.lane_of(sums, (done > 0).select(done - 1, 0))
-            before = (done > 0).select(last, before)
-            group = group + done
+        done = [ops.count_lanes(upto <= tile) for upto in self.tiles.upto]
+        group = sum(done[1:], done[0])
+        before = self.tiles.before(done)
         start, end = _bounds(self.launched, group, sizes.m if rows else sizes.n)
         begin = _begin(self.launched, start)
         along = _tiles(end - begin, config.tile_m if rows else config.tile_n)
         tiles = (along, self.across) if rows else (self.across, along)
         tile_m, tile_n = group_along_m(tile - before, *tiles, config.group_m)
-        first = start if chunk_starts(self.launched.spec) else None
+        first = start if start_of(self.launched.spec) > 1 else None
         return Place(
             m0=tile_m * config.tile_m + (begin if rows else 0),
             n0=tile_n * config.tile_n + (0 if rows else begin),
@@ -158,6 +209,7 @@ class TileSchedule:
             split=fx.Int32(0),
             m_first=first if rows else None,
             n_first=None if rows else first,
+            scale_shift=_shift(self.padding, done, start),
         )
 
 
@@ -166,8 +218,8 @@ def _tiles(extent: Any, tile: int) -> Any:
 
 
 def _begin(launched: Launched, start: Any) -> Any:
-    """Where the tiles of a group begin that starts at ``start``."""
-    return start & -START if chunk_starts(launched.spec) else start
+    """Where the tiles or K steps of a group begin that starts at ``start``."""
+    return start & -start_of(launched.spec)
 
 
 def _within(value: Any, limit: Any) -> Any:
@@ -184,6 +236,32 @@ def _bounds(launched: Launched, group: Any, limit: Any) -> tuple[Any, Any]:
     before = first.select(address, address - 4)
     start = first.select(fx.Int32(0), _within(ops.load_constant(before), limit))
     return start, (end > start).select(end, start)
+
+
+def _extents(launched: Launched, limit: Any) -> list[tuple[Any, Any]]:
+    """(start, end) of the lane's group, for each 64 groups."""
+    lane = fx.thread_idx.x % LANES
+    rsrc = ops.buffer(launched.addresses["offsets"], launched.sizes.groups * 4)
+    found = []
+    for first in range(0, launched.spec.group_waves * LANES, LANES):
+        # Past the last group and before the first, zeros are loaded.
+        offset = (lane + first) * 4
+        end = _within(ops.buffer_load(rsrc, offset, fx.Int32), limit)
+        found.append((_within(ops.buffer_load(rsrc, offset - 4, fx.Int32), limit), end))
+    return found
+
+
+def _padding(launched: Launched, extents: list[tuple[Any, Any]]) -> Sums | None:
+    """Tiles of swizzled scales along the ragged extent: of 128 rows, or of 4 blocks of 32."""
+    if not launched.spec.pads:
+        return None
+    counts = [(end > start).select(_tiles(end - start, TILE_ROWS), 0) for start, end in extents]
+    return Sums.of(counts)
+
+
+def _shift(padding: Sums | None, done: list[Any], start: Any) -> Any:
+    """`Place.scale_shift` of a group that starts at ``start``."""
+    return None if padding is None else padding.before(done) * TILE_ROWS - start
 
 
 def _scan(value: Any, lane: Any) -> Any:

@@ -38,6 +38,7 @@ from flydsl.expr import const_expr
 from . import ops
 from .epilogue import Block
 from .finish import finish
+from .heads import clear_heads
 from .loads import Operand
 from .matrix import Piece, Reader, product
 from .workgroup import Workgroup
@@ -126,6 +127,12 @@ class Step:
             if count in (1, 3):
                 # Every wave's share of what is read first is asked for before anything else.
                 ops.barrier()
+
+    def clear_heads(self, count: Any) -> None:
+        """Wait for the first step, and clear what it holds of K before ``count`` elements."""
+        ops.wait(vmcnt=sum(self.dma_steps(half) for half in range(3)), lgkmcnt=0)
+        ops.barrier()
+        clear_heads([*(half.operand for half in self.halves), self.scales], count)
 
     def load(self, k_step: Any, half: int) -> None:
         """Start the DMA of one half tile; with the step's first one goes a piece of the scales."""
@@ -227,6 +234,8 @@ def multiply_halves(wg: Workgroup, a: Any, b: Any) -> list[Any]:
     tile_k = spec.config.tile_k
     acc = [ops.zeros() for _ in range(4 * a[0].g.fragments * b[0].g.fragments)]
     step_of.start()
+    if const_expr(wg.place.k_head is not None):
+        step_of.clear_heads(wg.place.k_head)
     step_of.wait(A0)
     ops.barrier()
     b0 = step_of.read(fx.Int32(0), B0)

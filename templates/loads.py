@@ -15,7 +15,7 @@ import flydsl.expr as fx
 
 from ..config import LOAD_BYTES
 from . import ops
-from .swizzle import CHUNK_BYTES, chunk_order, chunk_xor, groups_apart
+from .swizzle import CHUNK_BYTES, chunk_order, chunk_xor, groups_apart, place_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,8 @@ class Geometry:
         waves: waves along the operand's own axis.
         dtype: the FlyDSL type of what is stored, a 16-bit one, or Int8 for the f8f6f4 types.
         packed: elements that are stored as one.
+        ends_anywhere: K of 8-bit elements may end inside of 16 bytes.
+        start: at whose multiples along K, in elements, a tile's first K step begins.
     """
 
     rows: int
@@ -43,6 +45,13 @@ class Geometry:
     waves: int
     dtype: Any
     packed: int = 1
+    ends_anywhere: bool = False
+    start: int = 1
+
+    @property
+    def head_chunks(self) -> int:
+        """16-byte pieces of a line along K that `start` elements take."""
+        return max(1, self.start * self.size // (self.packed * CHUNK_BYTES))
 
     @property
     def size(self) -> int:
@@ -220,6 +229,47 @@ class Operand:
             vector = fx.Vector.from_elements(values, g.dtype)
             ops.lds_store(vector, base + unit * CHUNK_BYTES, CHUNK_BYTES)
 
+    @property
+    def _head_units(self) -> int:
+        """16-byte units of the first stage that hold what may be before a group's K."""
+        g = self.g
+        return g.rows * g.head_chunks if g.k_contiguous else g.start // g.packed * g.chunks
+
+    def clear_head(self, count: Any, index: int) -> None:
+        """Make the first K elements of stage 0 zeros: they are another group's.
+
+        Args:
+            count: of them, fewer than `Geometry.start`.
+            index: this thread's share, of `head_shares`.
+        """
+        g = self.g
+        unit, cleared = self.thread + index * g.threads, ops.quotient(count, g.packed)
+        if not g.k_contiguous:
+            # Lines of K; in each, everything or nothing.
+            kept = (unit // g.chunks >= cleared).select(fx.Int32(-1), fx.Int32(0))
+            self._keep(self.lds + unit * CHUNK_BYTES, [kept] * 4)
+            return
+        row, chunk = unit // g.head_chunks, unit % g.head_chunks
+        place = chunk if g.size > 1 else place_of(chunk, g.k_chunks, g.packed)
+        address = self.lds + row * g.pitch + (place ^ g.xor(row)) * CHUNK_BYTES
+        cleared = cleared * g.size - chunk * CHUNK_BYTES
+        masks = [upto(cleared - dword * 4) ^ -1 for dword in range(4)]
+        self._keep(address, masks)
+
+    @property
+    def head_shares(self) -> int:
+        """Units that each thread clears at most."""
+        return -(-self._head_units // self.g.threads)
+
+    def has_share(self, index: int) -> Any:
+        """Whether this thread has a unit to clear."""
+        return self.thread + index * self.g.threads < self._head_units
+
+    def _keep(self, address: Any, masks: list[Any]) -> None:
+        words = ops.lds_load(address, 4, fx.Int32)
+        kept = fx.Vector.from_elements([words[i] & masks[i] for i in range(4)], fx.Int32)
+        ops.lds_store(kept, address, CHUNK_BYTES)
+
     # -- LDS to fragments ------------------------------------------------------------------------
 
     def fragment_bases(self, wave: Any) -> list[Any]:
@@ -273,12 +323,23 @@ class Operand:
         """Masks of the 4 dwords of a fragment of slice ``kk`` of a step with a partial K.
 
         Args:
-            remaining: K elements left from the step's first one, a multiple of what 16 bytes hold.
+            remaining: K elements left from the step's first one; a multiple of what 16 bytes hold,
+                unless K `ends_anywhere`.
             kk: slice, as in `fragment`.
         """
-        first = self.g.k_chunk_at(kk * 4 + self.lane // 16) * (CHUNK_BYTES * self.g.packed)
+        g = self.g
+        first = g.k_chunk_at(kk * 4 + self.lane // 16) * (CHUNK_BYTES * g.packed)
+        if g.ends_anywhere:
+            return [upto(remaining - first - dword * 4) for dword in range(4)]
         mask = (first < remaining).select(fx.Int32(-1), fx.Int32(0))
         return [mask] * 4
+
+
+def upto(count: Any) -> Any:
+    """Mask of the first bytes of a dword: none from 0 down, all from 4 up."""
+    bits = (count > 0).select(count * 8, fx.Int32(0))
+    # A shift by a whole dword is no shift.
+    return (bits < 32).select((fx.Int32(-1) << (bits & 31)) ^ -1, fx.Int32(-1))
 
 
 def tail_masks(remaining: Any, lane: Any) -> list[Any]:

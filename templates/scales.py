@@ -14,6 +14,7 @@ import flydsl.expr as fx
 from ..scale_ring import LANE_BYTES, UNIT_BYTES
 from ..scaling import BLOCK, TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 from . import ops
+from .loads import upto
 
 # A lane loads the scales of so many blocks of a row at once.
 LANE_BLOCKS = LANE_BYTES
@@ -122,7 +123,8 @@ class BlockScales:
         # Scales of a row in a K step, and those of one lane: one a matrix instruction.
         self.per_step = spec.config.tile_k // BLOCK
         self.own = self.per_step // 4
-        thread = ops.from_here(fx.thread_idx.x, scalar=False)
+        self.threads = spec.config.threads
+        self.thread = thread = ops.from_here(fx.thread_idx.x, scalar=False)
         wave, self.lane = ops.uniform(ops.quotient(thread, 64)), ops.modulo(thread, 64)
         if self.ring.alone:
             self.loaders = [_Loader(self, a, wave, 0), _Loader(self, b, wave, 1)]
@@ -179,6 +181,31 @@ class BlockScales:
         chunk, part = ops.quotient(k_step, ring.steps), ops.modulo(k_step, ring.steps)
         moved = ops.remainder(chunk, ring.slots) * ring.chunk_bytes + part * self.per_step
         return ops.lds_load_word(base + moved + index * 16 * ring.row_bytes, self.own)
+
+    @property
+    def _head_units(self) -> int:
+        """Rows of both operands in a chunk."""
+        return int(self.ring.chunk_bytes // self.ring.row_bytes)
+
+    @property
+    def head_shares(self) -> int:
+        """Rows that each thread clears at most."""
+        return -(-self._head_units // self.threads)
+
+    def has_share(self, index: int) -> Any:
+        """Whether this thread has a row to clear."""
+        return self.thread + index * self.threads < self._head_units
+
+    def clear_head(self, count: Any, index: int) -> None:
+        """Make the scales of the first K elements of the first chunk 2^-127, of one row.
+
+        Args:
+            count: of elements, fewer than four blocks.
+            index: this thread's share, of `head_shares`.
+        """
+        address = self.lds + (self.thread + index * self.threads) * self.ring.row_bytes
+        word = ops.lds_load(address, 1, fx.Int32)[0]
+        ops.lds_store(word & (upto(ops.quotient(count, BLOCK)) ^ -1), address, 4)
 
     def tail_mask(self, remaining: Any) -> Any:
         """Which bytes of `read` are of blocks before ``remaining`` K elements of the step."""

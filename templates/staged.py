@@ -28,6 +28,7 @@ from flydsl.expr import const_expr
 from . import ops
 from .epilogue import Block
 from .finish import finish
+from .heads import clear_heads
 from .loads import Operand
 from .matrix import Piece, Reader, product
 from .scales import BlockScales
@@ -67,6 +68,7 @@ class Ring:
         self.a = Reader(a, spec.dtype, wg.wave[0], of_a)
         self.b = Reader(b, spec.b_type, wg.wave[1], of_b)
         self.scales = scales
+        self.head = wg.place.k_head
         # Stages that have landed beyond the one that is multiplied.
         small = spec.config.tile_m * spec.config.tile_n <= SMALL_TILE
         self.ahead = 1 if self.stages > 3 and not small else 0
@@ -91,6 +93,9 @@ class Ring:
                 self.scales.load(fx.Int32(i - self.scales.early))
         for i in range(1, self.stages - 1):
             self.fill(fx.Int32(i), fx.Int32(i))
+        if self.head is not None:
+            self.wait(0)
+            clear_heads(self.loaded, self.head)
         if not self.ahead:
             return []
         self.wait(0)

@@ -87,3 +87,19 @@ def chunk_order(place: Any, chunks: int, packed: int) -> Any:
     instructions = chunks // 8
     group, half, instruction = place % 4, place // 4 % 2, place // 8
     return ((group // 2 + 2 * half) * instructions + instruction) * 2 + group % 2
+
+
+def place_of(chunk: Any, chunks: int, packed: int) -> Any:
+    """Inverse of `chunk_order`: where in a line a chunk is.
+
+    Args:
+        chunk: index of 16 bytes along K.
+        chunks: in the line.
+        packed: 1 for FP8, 2 for FP4.
+    """
+    if packed == 2:
+        return chunk % (chunks // 4) * 4 + chunk // (chunks // 4)
+    instructions = chunks // 8
+    pair, odd = chunk // 2, chunk % 2
+    instruction, block = pair % instructions, pair // instructions
+    return block % 2 * 2 + odd + block // 2 * 4 + instruction * 8

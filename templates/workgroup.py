@@ -7,9 +7,10 @@ from typing import Any
 
 import flydsl.expr as fx
 
+from ..config import start as start_of
 from ..grouping import Axis
-from ..scaling import BLOCK
-from ..signature import INTEGERS, SCALES
+from ..scaling import BLOCK, TILE_BLOCKS, TILE_BYTES, TILE_ROWS
+from ..signature import INTEGERS
 from . import ops
 from .loads import Geometry, Operand
 from .scales import BlockScales, Source
@@ -59,6 +60,9 @@ class Place:
         m_end, n_end: where the rows and columns end that the tile may have.
         m_first, n_first: where they begin; None is at m0, n0.
         k0, k: first K element and K extent.
+        k_head: elements from k0 on that are another group's; None is none.
+        scale_shift: how many elements of the ragged extent later than the group its swizzled
+            scales begin, because those of the groups before it are padded.
         batch: index of the batch or group.
         tile, split: index of the tile of C in the launch, and of the split of its K.
     """
@@ -74,6 +78,8 @@ class Place:
     split: Any
     m_first: Any = None
     n_first: Any = None
+    k_head: Any = None
+    scale_shift: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,38 +217,55 @@ class Workgroup:
             waves=waves,
             dtype=fx.Int8 if dtype.scaled else TYPES[dtype.value],
             packed=dtype.packed,
+            ends_anywhere=spec.ragged is Axis.K and not spec.block_scaled,
+            start=start_of(spec) if spec.ragged is Axis.K else 1,
         )
 
     def block_scales(self) -> BlockScales | None:
         """The block scales of A and B, in LDS behind the rings of the operands; None without."""
-        s, spec = self.sizes, self.spec
-        if not spec.block_scaled:
+        if not self.spec.block_scaled:
             return None
+        a = self._scales("a", Axis.M, (self.m0, self.place.m_end, self.sizes.m))
+        b = self._scales("b", Axis.N, (self.n0, self.place.n_end, self.sizes.n))
+        return BlockScales(self.spec, a, b, self.lds + self.spec.ring_bytes)
+
+    def _scales(self, name: str, own: Axis, rows: tuple[Any, Any, Any]) -> Source:
+        """Of A or B.
+
+        Args:
+            name: ``a`` or ``b``.
+            own: the operand's axis beside K.
+            rows: first and last of the tile's, and all.
+        """
+        layout, place = getattr(self.spec, f"{name}_scales"), self.place
+        row, block = (getattr(self.sizes, f"{name}_scale_{of}") for of in ("row", "block"))
         # Nothing of it is computed before what the pipeline has done so far.
-        k0, k = ops.from_here(self.place.k0), ops.from_here(self.k)
-        blocks = (ops.quotient(k0, BLOCK), ops.quotient(k, BLOCK))
-        tiles = (
-            (self.m0, self.place.m_end, spec.config.tile_m),
-            (self.n0, self.place.n_end, spec.config.tile_n),
-        )
-        strides = ((s.a_scale_row, s.a_scale_block), (s.b_scale_row, s.b_scale_block))
-        a, b = (
-            Source(layout, ops.from_here(self.addresses[name]), tile, blocks, steps)
-            for layout, name, tile, steps in zip(
-                (spec.a_scales, spec.b_scales), SCALES, tiles, strides, strict=True
-            )
-        )
-        return BlockScales(spec, a, b, self.lds + spec.ring_bytes)
+        address = ops.from_here(self.addresses[f"{name}_scale"])
+        k0, blocks = ops.from_here(place.k0), ops.quotient(ops.from_here(self.k), BLOCK)
+        (first, end), first_block = rows[:2], ops.quotient(k0, BLOCK)
+        if layout == "swizzled" and self.spec.ragged is own:
+            first, end = first + place.scale_shift, end + place.scale_shift
+        elif layout == "swizzled" and self.spec.ragged is Axis.K:
+            lines = ops.quotient(rows[2] + (TILE_ROWS - 1), TILE_ROWS)
+            tiles = ops.quotient(k0 + place.scale_shift, TILE_BLOCKS * BLOCK)
+            address = address + fx.Int64(tiles) * fx.Int64(lines * TILE_BYTES)
+            first_block = fx.Int32(0)
+            row = ops.quotient(blocks + (TILE_BLOCKS - 1), TILE_BLOCKS) * TILE_BYTES
+        tile = (first, end, getattr(self.spec.config, f"tile_{own.value}"))
+        return Source(layout, address, tile, (first_block, blocks), (row, block))
 
 
 def _of_batch(spec: Any, addresses: dict[str, Any], sizes: Any, batch: Any) -> dict[str, Any]:
-    """The addresses, with those of C, A and B moved to one batch or group."""
+    """The addresses, with those of C, A and B, and of scales, moved to one batch or group."""
     moved = dict(addresses)
     for name, dtype in (("c", spec.out_dtype), ("a", spec.dtype), ("b", spec.b_type)):
         if name not in _of_each(spec):
             continue
         stride = fx.Int64(getattr(sizes, f"{name}_batch"))
         moved[name] = addresses[name] + fx.Int64(batch) * stride * dtype.bytes
+        if spec.block_scaled and name != "c":
+            step = fx.Int64(getattr(sizes, f"{name}_scale_batch"))
+            moved[f"{name}_scale"] = addresses[f"{name}_scale"] + fx.Int64(batch) * step
     return moved
 
 

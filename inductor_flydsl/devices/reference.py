@@ -140,13 +140,14 @@ def _grouped(problem: GemmProblem) -> Kernel:
 
     def whole(tensor: Any, strides: tuple[int, int, int]) -> Any:
         # A kernel sees rows of C, whatever shape a tensor has.
-        shape = (p.copies[0], p.m, p.n)
-        return tensor.as_strided(shape, strides, tensor.storage_offset())
+        count = p.grouping.groups if p.grouping and strides[0] else p.copies[0]
+        return tensor.as_strided((count, p.m, p.n), strides, tensor.storage_offset())
 
-    def kernel(c: Any, a: Any, b: Any, offsets: Any, *tensors: Any) -> None:
+    def kernel(c: Any, a: Any, b: Any, offsets: Any, *others: Any) -> None:
         c = whole(c, (p.c_batch, p.ldc, 1))
-        read = [whole(t, strides) for t, strides in zip(tensors, p.tensors, strict=True)]
         ends = offsets.tolist()
+        a, b, tensors = _decoded(p, a, b, others, ends)
+        read = [whole(t, strides) for t, strides in zip(tensors, p.tensors, strict=True)]
         at: tuple[Any, ...]
         for group, piece in enumerate(map(slice, [0, *ends], ends)):
             if axis is Axis.M:
@@ -157,7 +158,8 @@ def _grouped(problem: GemmProblem) -> Kernel:
                 left, right, at = a[:, piece], b[piece], (group,)
             result = left.float() @ right.float()
             if p.fusion is not None:
-                result = p.fusion.evaluate(ops, result, [t[at].float() for t in read])
+                own = [t[(group if len(t) > 1 else 0, *at[1:])].float() for t in read]
+                result = p.fusion.evaluate(ops, result, own)
             c[at] = result
 
     return kernel
@@ -187,23 +189,31 @@ def _scaled(torch: Any, problem: GemmProblem) -> Kernel:
     p, ops = problem, TorchOps()
 
     def kernel(c: Any, a: Any, b: Any, *others: Any) -> None:
-        wide_a = microscaling.decode(a, p.dtype, -1)
-        wide_b = microscaling.decode(b, p.b_type, -2)
-        if p.a_scales is not None and p.b_scales is not None:
-            a_scale, b_scale, *others = others  # type: ignore[assignment]
-            m, n = a.shape[-2], b.shape[-1]
-            wide_a = wide_a * microscaling.decode_scales(a_scale, p.a_scales, m, p.k)
-            wide_b = wide_b * microscaling.decode_scales(b_scale, p.b_scales, n, p.k).mT
-        result = torch.mm(wide_a, wide_b).float()
+        wide_a, wide_b, tensors = _decoded(p, a, b, others)
+        result = torch.matmul(wide_a, wide_b).float()
+        shape = (p.batch, *result.shape[-2:])
+        rows = c.as_strided(shape, (p.c_batch, p.ldc, 1), c.storage_offset())
         if p.fusion is not None:
             read = [
-                t.as_strided(result.shape, step[1:], t.storage_offset()).float()
-                for t, step in zip(others, p.tensors, strict=True)
+                t.as_strided(shape, step, t.storage_offset()).float()
+                for t, step in zip(tensors, p.tensors, strict=True)
             ]
-            result = p.fusion.evaluate(ops, result, read)
-        c.as_strided(result.shape, (p.ldc, 1), c.storage_offset()).copy_(result)
+            result = p.fusion.evaluate(ops, result.reshape(shape), read)
+        rows.copy_(result)
 
     return kernel
+
+
+def _decoded(
+    problem: GemmProblem, a: Any, b: Any, others: tuple[Any, ...], ends: Any = ()
+) -> tuple[Any, Any, tuple[Any, ...]]:
+    """A and B as their values, block scales multiplied, and what comes after those scales."""
+    if not problem.dtype.scaled:
+        return a, b, others
+    held, rest = (others[:2], others[2:]) if problem.block_scaled else ((None, None), others)
+    decode = microscaling.decode_operand
+    left, right = decode(a, problem, "a", held[0], ends), decode(b, problem, "b", held[1], ends)
+    return left, right, rest
 
 
 def _to_another(torch: Any) -> Kernel:

@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import _autoload, settings
 from ..errors import InductorFlyDSLError
-from . import compat, lowerings, scaled
+from . import compat, lowerings, scaled, scaled_grouped
 
 log = logging.getLogger("inductor_flydsl")
 _lock = threading.RLock()
@@ -97,6 +97,7 @@ def register() -> None:
         compat.install_factory(_factory, Factory)
         lowerings.install()
         scaled.install()
+        scaled_grouped.install()
         _registered = True
 
 
@@ -114,6 +115,7 @@ def unregister() -> None:
         compat.remove_factory(_is_ours, lambda factory: factory.previous)
         lowerings.uninstall()
         scaled.uninstall()
+        scaled_grouped.uninstall()
         _uninstall_heavy()
 
 

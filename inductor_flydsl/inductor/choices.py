@@ -20,6 +20,7 @@ from ..problem import GemmProblem
 from . import cachekey, compat, contest, operands, pending, ranges, runtime
 from .activate import is_active
 from .decisions import Decision, Time, clear, decisions, record
+from .grouped import SCALED_OP
 from .operands import Declined
 from .ops import OPS, Inputs
 from .scaled import MX_OP
@@ -138,8 +139,9 @@ def _is_news_to_user(error: Exception) -> bool:
 
 
 def _aten_refuses(inputs: Inputs) -> bool:
-    """Whether what ATen will say of the op hides the reason: PyTorch has no MX product on a CPU."""
-    return inputs.op == MX_OP and inputs.layout.device.type == "cpu"
+    """Whether what ATen will say of the op hides the reason: PyTorch has no MX product on a CPU,
+    and no grouped product with scales."""
+    return inputs.op in (MX_OP, SCALED_OP) and inputs.layout.device.type == "cpu"
 
 
 def _offered_before(op: str) -> bool:

@@ -82,7 +82,7 @@ class Program:
         at = sum(s * i for s, i in zip(layout.stride, axes.index, strict=True))
         batch, row, column = axes.strides(axes.coefficients(sympy.sympify(at))[0])
         _, m, n = self.extents
-        by_rows = (n == 1 or column == 1) and (m == 1 or hint(row) >= n)
+        by_rows = (n == 1 or column == 1) and (m == 1 or hint(row) >= hint(n))
         if layout.offset != 0 or not by_rows:
             raise Unfusable(f"{name} is not stored row by row")
         return Place(batch, row if m != 1 else n)

@@ -1,4 +1,4 @@
-"""``aten._grouped_mm``: from Inductor's operands to a grouped problem, and into its choices.
+"""Grouped products, plain and `_scaled_grouped_mm`: from operands to a problem and its choice.
 
 Inductor lowers the op without asking the choices handler, so a function of ours runs before its
 lowering and remembers the call, and another adds our choice to the list that the lowering makes.
@@ -16,32 +16,60 @@ from ..grouping import Axis, Grouping
 from ..problem import GemmProblem, Layout
 from . import compat
 from .extents import Declined, equal, hint, is_static, static
-from .operands import Asked, _dtype, _dynamic, _operand, _output, product
+from .operands import Asked, _dtype, _dynamic, _operand, _output, common_types, product
 
-OP = "grouped_mm"
+OP, SCALED_OP = "grouped_mm", "scaled_grouped_mm"
 # What it is called where neither operand is ragged.
 BATCHED = "bmm"
 _calls = threading.local()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Call:
     """One lowering under way: the graph's node and the op's arguments."""
 
     node: Any
-    arguments: tuple[Any, ...]
+    op: str
+    operands: tuple[Any, Any]
+    scales: tuple[Any, ...] = ()
+    offs: Any
+    bias: Any
+    out_dtype: Any
 
 
 def lower(
     mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None
 ) -> None:
     """Remember the call for `add_choice`, and leave the lowering to Inductor."""
+    _remember(OP, (mat_a, mat_b), (), offs=offs, bias=bias, out_dtype=out_dtype)
+
+
+def lower_scaled(
+    mat_a: Any,
+    mat_b: Any,
+    scale_a: Any,
+    scale_b: Any,
+    offs: Any = None,
+    bias: Any = None,
+    scale_result: Any = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> None:
+    """As `lower`, of ``aten._scaled_grouped_mm``; its meta function allows no ``scale_result``."""
+    import torch
+
+    options = {"offs": offs, "bias": bias, "out_dtype": out_dtype or torch.bfloat16}
+    _remember(SCALED_OP, (mat_a, mat_b), (scale_a, scale_b), **options)
+
+
+def _remember(op: str, operands: tuple[Any, Any], scales: tuple[Any, ...], **options: Any) -> None:
     from . import activate
 
     if activate.is_active() and compat.autotunes_flydsl():
         activate.install_scheduling()
         compat.add_first_preprocessing(add_choice)
-        _calls.latest = _Call(compat.current_node(), (mat_a, mat_b, offs, bias, out_dtype))
+        node = compat.current_node()
+        _calls.latest = _Call(node=node, op=op, operands=operands, scales=scales, **options)
 
 
 def add_choice(choices: list[Any]) -> list[Any]:
@@ -53,14 +81,14 @@ def add_choice(choices: list[Any]) -> list[Any]:
     call: _Call | None = vars(_calls).pop("latest", None)
     if call is None or call.node is not compat.current_node() or not activate.is_active():
         return choices
-    *_, bias, out_dtype = call.arguments
-    nodes, layout = compat.grouped_inputs(*call.arguments)
-    ours = offer(Inputs(op=OP, nodes=nodes, layout=layout, scalar={"bias": bias}.get), choices)
+    nodes, layout = compat.grouped_inputs(call.operands, call.scales, call.offs, call.out_dtype)
+    scalar = {"bias": call.bias, "recipe": None}.get
+    ours = offer(Inputs(op=call.op, nodes=nodes, layout=layout, scalar=scalar), choices)
     if ours is not None:
         return [*choices, ours]
     if not choices and set(compat.gemm_backends()) == {compat.BACKEND}:
         # FLYDSL alone in the list, and not able: the compile must not fail for it.
-        return [compat.aten_grouped(nodes, layout, out_dtype)]
+        return [compat.aten_grouped(nodes, layout, call.out_dtype, bool(call.scales))]
     return choices
 
 
@@ -73,9 +101,23 @@ def ask(inputs: Any) -> Asked:
     if inputs.scalar("bias") is not None:
         raise Declined("a bias has no place in a grouped kernel")
     a, b, *offsets = inputs.nodes
+    return asked(a, b, offsets, inputs.layout, (OP, BATCHED))
+
+
+def asked(a: Any, b: Any, offsets: list[Any], layout: Any, ops: tuple[str, str]) -> Asked:
+    """The product alone of any grouped op; its kernel takes A, B and the offsets, if any.
+
+    Args:
+        a, b: realized IR nodes; offsets: that of the groups' ends, where there are any.
+        layout: the fixed layout of C.
+        ops: names of the problem's op, grouped and batched.
+
+    Raises:
+        Declined: as `ask`.
+    """
     dims = len(a.get_size()), len(b.get_size())
     if dims == (3, 3):
-        return product(a, b, inputs.layout, BATCHED)
+        return product(a, b, layout, ops[1])
     (offs,) = offsets
     compat.freeze(offs)
     if str(offs.get_dtype()) != "torch.int32" or offs.get_device() != a.get_device():
@@ -84,10 +126,10 @@ def ask(inputs: Any) -> Asked:
     if groups > 1 and static(offs.get_stride(), "stride of the offsets") != (1,):
         raise Declined("the offsets have gaps")
     axis = {(2, 3): Axis.M, (3, 2): Axis.N, (2, 2): Axis.K}[dims]
-    return _grouped(a, b, inputs.layout, Grouping(axis=axis, groups=groups))
+    return _grouped(a, b, layout, ops[0], Grouping(axis=axis, groups=groups))
 
 
-def _grouped(a: Any, b: Any, layout: Any, grouping: Grouping) -> Asked:
+def _grouped(a: Any, b: Any, layout: Any, op: str, grouping: Grouping) -> Asked:
     """The problem of operands of which one, or the output, is a matrix for each group.
 
     The ragged extent may be symbolic.
@@ -101,14 +143,14 @@ def _grouped(a: Any, b: Any, layout: Any, grouping: Grouping) -> Asked:
         raise Declined(f"an operand is empty ({m}x{n}x{k})")
     if not equal(k, k2):
         raise Declined(f"A has {k} columns and B {k2} rows")
-    if b.get_dtype() != a.get_dtype():
-        raise Declined(f"A is {a.get_dtype()} and B is {b.get_dtype()}")
+    dtype, b_dtype = common_types(a, b)
     for node in (a, b):
         compat.freeze(node)
     matrices = [x[0] if len(x) == 3 else 1 for x in (a.get_size(), b.get_size(), layout.size)]
     left = _operand(a, (matrices[0], m, k), "N", "A")
     right = _operand(b, (matrices[1], n, k), "T", "B")
     output = _output(layout, matrices[2], m, n)
+    extents["k"] = k * dtype.packed
     numbers = extents | {"lda": left.ld, "ldb": right.ld, "ldc": output.ld}
     numbers |= {"a_batch": left.batch, "b_batch": right.batch, "c_batch": output.batch}
     numbers |= {"a_inner": left.inner, "b_inner": right.inner}
@@ -116,13 +158,14 @@ def _grouped(a: Any, b: Any, layout: Any, grouping: Grouping) -> Asked:
     try:
         problem = GemmProblem(
             **hints,
-            dtype=_dtype(a.get_dtype()),
+            dtype=dtype,
+            b_dtype=b_dtype,
             out_dtype=_dtype(layout.dtype),
             layout=Layout(left.letter + right.letter),
             a_align=left.align,
             b_align=right.align,
             c_align=output.align,
-            op=OP,
+            op=op,
             grouping=grouping,
         )
     except ProblemError as error:

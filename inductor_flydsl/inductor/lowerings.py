@@ -14,10 +14,13 @@ from types import ModuleType
 from typing import Any
 
 from .. import _autoload
+from . import compat
 
 log = logging.getLogger("inductor_flydsl")
 
 TARGET = "torch._inductor.lowering"
+# Ops that Inductor leaves to ATen where their scales are E8M0, before it looks for a lowering.
+SCALED = "_scaled_grouped_mm"
 Lower = Callable[..., Any]
 
 
@@ -52,6 +55,7 @@ def install() -> None:
 def uninstall() -> None:
     """Undo `install`."""
     sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _LoweringWatcher)]
+    compat.disallow_scales()
     table = getattr(sys.modules.get(TARGET), "user_lowerings", {})
     for op, lowering in list(table.items()):
         if not isinstance(lowering, Lowering):
@@ -73,7 +77,9 @@ def _put(module: ModuleType) -> None:
         log.info("this PyTorch has no user lowerings: grouped and MX products stay with Inductor")
         return
     try:
-        for op, lower in _ours().items():
+        ours = _ours()
+        compat.allow_scales([op for op in ours if SCALED in str(op)])
+        for op, lower in ours.items():
             if not isinstance(table.get(op), Lowering):
                 table[op] = Lowering(lower, table.get(op))
     except Exception as error:  # The import under way must succeed.
@@ -83,8 +89,13 @@ def _put(module: ModuleType) -> None:
 def _ours() -> dict[Any, Lower]:
     import torch
 
-    from . import grouped, scaled
+    from . import grouped, scaled, scaled_grouped
 
-    ours: dict[str, Lower] = {"_grouped_mm": grouped.lower, **scaled.LOWERINGS}
+    ours: dict[str, Lower] = {
+        "_grouped_mm": grouped.lower,
+        "_scaled_grouped_mm": grouped.lower_scaled,
+        "_scaled_grouped_mm_v2": scaled_grouped.lower_v2,
+        **scaled.LOWERINGS,
+    }
     packets = {name: getattr(torch.ops.aten, name, None) for name in ours}
     return {op.default: ours[name] for name, op in packets.items() if op is not None}

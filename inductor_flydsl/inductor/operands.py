@@ -66,9 +66,8 @@ def product(a: Any, b: Any, layout: Any, op: str = "mm") -> Asked:
         Declined: sizes, strides, dtypes or the output's layout are not ones of ours.
     """
     batch, m, n, k = _extents(a, b)
-    dtype, b_dtype, out_dtype = (_dtype(x) for x in (a.get_dtype(), b.get_dtype(), layout.dtype))
-    if b_dtype is not dtype and (not dtype.scaled or dtype.packed != b_dtype.packed):
-        raise Declined(f"A is {a.get_dtype()} and B is {b.get_dtype()}")
+    dtype, b_dtype = common_types(a, b)
+    out_dtype = _dtype(layout.dtype)
     if not a.get_device() == b.get_device() == layout.device:
         raise Declined(f"operands are on {a.get_device()}, {b.get_device()}, {layout.device}")
     for node in (a, b):
@@ -98,12 +97,26 @@ def product(a: Any, b: Any, layout: Any, op: str = "mm") -> Asked:
             b_align=right.align,
             c_align=output.align,
             op=op,
-            b_dtype=None if b_dtype is dtype else b_dtype,
+            b_dtype=b_dtype,
         )
     except ProblemError as error:
         raise Declined(str(error)) from error
     check = "a" * left.check + "b" * right.check
     return Asked(problem, check, sizes=_dynamic(numbers))
+
+
+def common_types(a: Any, b: Any) -> tuple[DType, DType | None]:
+    """Types of A and of B, the latter None where it is A's.
+
+    Raises:
+        Declined: no kernel multiplies the two.
+    """
+    dtype, b_dtype = _dtype(a.get_dtype()), _dtype(b.get_dtype())
+    if b_dtype is dtype:
+        return dtype, None
+    if not dtype.scaled or dtype.packed != b_dtype.packed:
+        raise Declined(f"A is {a.get_dtype()} and B is {b.get_dtype()}")
+    return dtype, b_dtype
 
 
 def _extents(a: Any, b: Any) -> tuple[Any, Any, int, int]:
@@ -278,11 +291,11 @@ def base_alignment(node: Any, size: int) -> tuple[int, bool]:
     return alignment(BASE_BYTES, int(offset) * source_size), True
 
 
-def _output(layout: Any, batch: Any, m: Any, n: int) -> _Operand:
+def _output(layout: Any, batch: Any, m: Any, n: Any) -> _Operand:
     *first, row, column = layout.stride
     batch_stride = first[0] if first and batch != 1 else 0
-    row, column, offset = static((row, column, layout.offset), "row strides of the output")
-    if (n > 1 and column != 1) or (m != 1 and row < n):
+    column, offset = static((column, layout.offset), "row strides of the output")
+    if (hint(n) > 1 and column != 1) or (m != 1 and hint(row) < hint(n)):
         raise Declined(f"output strides ({row}, {column}) are not row-major")
     size = layout.dtype.itemsize
     ldc = row if m != 1 else n

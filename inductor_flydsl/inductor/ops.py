@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import grouped, operands, scaled
+from . import grouped, operands, scaled, scaled_grouped
 from .operands import Asked
 
 
@@ -70,6 +70,7 @@ OPS: dict[str, Op] = {
     scaled.MX_OP: Op(ask=_block_scaled),
     "addmm": Op(ask=_product_and_bias, repeated=True),
     grouped.OP: Op(ask=grouped.ask),
+    scaled_grouped.OP: Op(ask=scaled_grouped.ask),
     "bmm": Op(ask=_product),
     "baddbmm": Op(ask=_product_and_bias),
 }

@@ -24,7 +24,8 @@ TOP = 2**31 - 1
 
 
 def guard(launch: Launch, sizes: dict[str, Any]) -> dict[str, int]:
-    """Set a guard on every symbol of a launch's sizes whose values are limited.
+    """Set a guard on every symbol of a launch's sizes whose values are limited, and on what K must
+    be a multiple of.
 
     Args:
         launch: a choice.
@@ -33,6 +34,9 @@ def guard(launch: Launch, sizes: dict[str, Any]) -> dict[str, int]:
     Returns:
         The largest value of each symbol that has such a limit, by its name.
     """
+    unit = space.k_multiple(launch.problem)
+    if "k" in sizes and not compat.is_multiple(sizes["k"], unit):
+        compat.guard(sympy.Eq(sympy.Mod(sizes["k"], unit), 0))
     symbols = {s for size in sizes.values() for s in size.free_symbols}
     limits = {}
     for symbol in sorted(symbols, key=str):
@@ -46,11 +50,12 @@ def guard(launch: Launch, sizes: dict[str, Any]) -> dict[str, int]:
 
 def _largest(launch: Launch, sizes: dict[str, Any], symbol: Any) -> int:
     """The largest value of a symbol that a launch can have, the others at their hints."""
-
-    arch = get_arch(launch.arch)
+    arch, unit = get_arch(launch.arch), space.k_multiple(launch.problem)
 
     def fits(value: int) -> bool:
         values = {name: hint(size.subs({symbol: value})) for name, size in sizes.items()}
+        if "k" in values:
+            values["k"] -= values["k"] % unit
         try:
             return space.size_limit(launch.problem.at(values), launch.config, arch) is None
         except ProblemError:

@@ -151,7 +151,7 @@ class Sized:
         return found
 
     def _new(self, sizes: dict[str, int]) -> Any:
-        if 0 in (sizes.get("m"), sizes.get("batch")):
+        if 0 in (sizes.get("m"), sizes.get("n"), sizes.get("batch")):
             return _nothing
         if sizes.get("k") == 0:
             return _zeros
@@ -208,6 +208,8 @@ def _checked(loaded: Any, launch: Launch) -> Any:
     """`loaded`, with operands copied whose addresses are less aligned than the kernel assumes."""
     p = launch.problem
     needed = {"a": p.a_align, "b": p.b_align}
+    if p.grouping is not None:
+        needed["offsets"] = 1
     if p.a_scales is not None and p.b_scales is not None:
         # Scales are loaded by dwords at most.
         needed |= {"x": min(p.a_scales.align, 4), "y": min(p.b_scales.align, 4)}

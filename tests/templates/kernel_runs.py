@@ -1,10 +1,15 @@
 """What the tests of every pipeline share: one checked run on the emulator, and awkward views."""
 
-from inductor_flydsl import measure, settings
+import dataclasses
+
+import torch
+
+from inductor_flydsl import measure, numerics, settings
 from inductor_flydsl.arch import GFX950
 from inductor_flydsl.compiler import compile_spec
 from inductor_flydsl.config import KernelSpec
 from inductor_flydsl.devices import get_device
+from inductor_flydsl.devices.emulator import EmulatorDevice
 from inductor_flydsl.space import why_not
 
 VIEWS = {
@@ -28,3 +33,26 @@ def run(problem, config, **emulator):
     with settings.scope(**{"emulator_landing": "lazy", "emulator_order": "random", **emulator}):
         accuracy = measure.check(device, artifact, problem, config, seed=problem.m + problem.k)
     return accuracy, device.last_run.findings
+
+
+def run_grouped(problem, config, extents, change=lambda *operands: None, **emulator):
+    """Run one kernel on groups of ``extents``: (C, A, B, offsets, *others).
+
+    The chip has two compute units, so that workgroups take tiles in turn.
+
+    Args:
+        change: told A, B and what follows the offsets before the launch.
+        emulator: settings of the emulator.
+    """
+    assert why_not(problem, config, GFX950) is None
+    artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
+    device = EmulatorDevice()
+    device.arch = dataclasses.replace(GFX950, compute_units=2, xcds=1)
+    c, a, b, offsets, *others = numerics.operands(problem, seed=len(extents))
+    offsets.copy_(torch.tensor(extents).cumsum(0))
+    change(a, b, *others)
+    kernel = device.load(artifact, problem, config)
+    with settings.scope(**{"emulator_landing": "lazy", "emulator_order": "random", **emulator}):
+        kernel(c, a, b, offsets, *others)
+    assert not device.last_run.findings
+    return c, a, b, offsets, *others

@@ -11,22 +11,20 @@ import dataclasses
 
 import pytest
 import torch
+from kernel_runs import run_grouped
 
-from inductor_flydsl import numerics, settings
-from inductor_flydsl.arch import GFX950
-from inductor_flydsl.compiler import compile_spec
-from inductor_flydsl.config import GemmConfig, KernelSpec
-from inductor_flydsl.devices.emulator import EmulatorDevice
+from inductor_flydsl import numerics
+from inductor_flydsl.config import GemmConfig
 from inductor_flydsl.dtypes import DType
 from inductor_flydsl.fusion import Fusion, Node, Tensor
 from inductor_flydsl.problem import GemmProblem
-from inductor_flydsl.space import why_not
 
 STAGED = GemmConfig(
     tile_m=32, tile_n=64, tile_k=32, stages=3, waves_m=1, waves_n=2, group_m=2, xcd_remap=True
 )
 SMALL = GemmConfig(tile_m=16, tile_n=64, tile_k=64, stages=2, waves_m=1, waves_n=2)
 SQUARE = GemmConfig(tile_m=64, tile_n=64, tile_k=64, stages=2, waves_m=2, waves_n=2, group_m=8)
+DEEP = dataclasses.replace(SQUARE, stages=5, tile_k=32)
 HTI = GemmConfig(
     pipeline="hti", tile_m=128, tile_n=128, tile_k=64, stages=2, waves_m=2, waves_n=4, group_m=8
 )
@@ -74,6 +72,8 @@ COLUMNS = [
     (MANY, 24, 32, "NN", SMALL),
     ([150, 0, 1, 131], 136, 72, "NN", HTI),
     ([150, 0, 1, 131], 136, 136, "NT", HTI),
+    ([8, 64, 0, 128], 40, 72, "NT", SQUARE),  # No group ends inside of 16 bytes of C.
+    ([64, 72, 1, 127], 40, 72, "NN", SQUARE),
 ]
 SUMS = [
     (SKEW, 40, 96, "TN", STAGED),
@@ -88,22 +88,10 @@ SUMS = [
     ([33, 31, 1, 0, 65], 7, 160, "TT", SMALL),
     (MANY, 16, 32, "TN", SMALL),
     ([100, 0, 1, 201], 136, 160, "TN", HTI),
+    ([100, 0, 1, 201, 7], 136, 160, "NT", HTI),
+    ([9, 0, 1, 201, 71], 136, 130, "TT", HTI),
+    ([9, 0, 1, 201, 71], 136, 130, "NT", DEEP),
 ]
-
-
-def run(problem, config, extents):
-    """Run one kernel; returns (C, A, B, offsets, *tensors of the epilogue)."""
-    assert why_not(problem, config, GFX950) is None
-    artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
-    device = EmulatorDevice()
-    device.arch = dataclasses.replace(GFX950, compute_units=2, xcds=1)
-    c, a, b, offsets, *tensors = numerics.operands(problem, seed=len(extents))
-    offsets.copy_(torch.tensor(extents).cumsum(0))
-    kernel = device.load(artifact, problem, config)
-    with settings.scope(emulator_landing="lazy", emulator_order="random"):
-        kernel(c, a, b, offsets, *tensors)
-    assert not device.last_run.findings
-    return c, a, b, offsets, *tensors
 
 
 def check(axis, extents, case, **options):
@@ -114,7 +102,7 @@ def check(axis, extents, case, **options):
     problem = GemmProblem.dense(
         *sizes[axis], layout=layout, groups=f"{axis}{len(extents)}", **options
     )
-    c, a, b, offsets = run(problem, config, extents)
+    c, a, b, offsets = run_grouped(problem, config, extents)
     if sum(extents) == 0 and axis != "k":
         assert c.isnan().all()
         return
@@ -163,7 +151,7 @@ def test_fp16_and_fp32_output(axis, layout):
 def test_rows_past_the_last_group_are_left_alone():
     problem = GemmProblem.dense(100, 64, 64, groups="m3")
     config = dataclasses.replace(STAGED, persistent=1)
-    c, a, b, offsets = run(problem, config, [20, 0, 33])
+    c, a, b, offsets = run_grouped(problem, config, [20, 0, 33])
     numerics.compare(c[:53], a[:53], b, offsets=offsets)
     assert c[53:].isnan().all()
 
@@ -172,7 +160,7 @@ def test_offsets_out_of_range_write_nothing_out_of_bounds():
     """A kernel can't refuse what it finds on the device, but it must not leave its operands."""
     problem = GemmProblem.dense(64, 64, 64, groups="m3")
     config = dataclasses.replace(STAGED, persistent=1)
-    c, a, b, _ = run(problem, config, [30, -10, 500])
+    c, a, b, _ = run_grouped(problem, config, [30, -10, 500])
     assert torch.isfinite(c[:30]).all()
     numerics.compare(c[:20], a[:20], b[:1], offsets=torch.tensor([20]))
 
@@ -190,8 +178,34 @@ def test_strided_operands(changes):
     problem = GemmProblem.dense(sum(SKEW), 96, 72, groups="m4")
     problem = dataclasses.replace(problem, **changes)
     config = dataclasses.replace(STAGED, persistent=1)
-    c, a, b, offsets = run(problem, config, SKEW)
+    c, a, b, offsets = run_grouped(problem, config, SKEW)
     numerics.compare(c, a, b, offsets=offsets)
+
+
+@pytest.mark.parametrize("layout", ["NT", "NN", "TT"])
+@pytest.mark.parametrize("align", [8, 4, 2])
+def test_columns_of_less_aligned_results(layout, align):
+    """Where a group ends or begins in a tile, C is stored element by element; else as it allows."""
+    problem = GemmProblem.dense(40, 264, 72, groups="n4", layout=layout)
+    problem = dataclasses.replace(problem, c_align=align, ldc=264 + align // 2)
+    config = dataclasses.replace(SQUARE, persistent=1)
+    c, a, b, offsets = run_grouped(problem, config, [130, 6, 64, 64])
+    numerics.compare(c, a, b, offsets=offsets)
+    assert int(numerics._buffer(c).isnan().logical_not().sum()) == c.numel()
+
+
+def test_infinity_next_to_a_groups_sum_stays_out_of_it():
+    """K steps begin up to 7 elements before the group; nothing of those may count."""
+    problem = GemmProblem.dense(40, 96, 64, groups="k2", layout="NT")
+    config = dataclasses.replace(STAGED, persistent=1)
+
+    def spoil(a, b):
+        a[:, 35] = torch.inf
+        b[36] = torch.nan
+
+    c, a, b, offsets = run_grouped(problem, config, [37, 27], spoil)
+    numerics.compare(c[1], a[:, 37:], b[37:])
+    assert c[0].isnan().all()
 
 
 def fused():
@@ -217,5 +231,5 @@ def test_an_epilogue_reads_its_tensors_where_the_tile_is(axis, layout):
     strides = ((0, 1, 0), (step, plain.n, 1), (0, 0, 1))
     problem = dataclasses.replace(plain, fusion=fused(), tensors=strides)
     config = dataclasses.replace(STAGED, persistent=1)
-    c, a, b, offsets, *tensors = run(problem, config, SKEW)
+    c, a, b, offsets, *tensors = run_grouped(problem, config, SKEW)
     numerics.compare(c, a, b, problem.fusion, tensors, offsets=offsets)

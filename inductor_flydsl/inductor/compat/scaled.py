@@ -33,10 +33,18 @@ def is_dense(node: Any) -> bool:
 
 def mx_recipe() -> int | None:
     """Number of the recipe of E8M0 scales for 32 elements each; None where torch has none."""
+    return next((number for number, name in recipes().items() if name == MX), None)
+
+
+MX, ROWWISE = "BlockWise1x32", "RowWise"
+
+
+def recipes() -> dict[int, str]:
+    """Names of torch's recipes of scales by their numbers; empty where torch has none."""
     from torch.nn import functional
 
     kinds = getattr(functional, "ScalingType", None)
-    return None if kinds is None else int(kinds.BlockWise1x32)
+    return {} if kinds is None else {int(kind): n for n, kind in kinds.__members__.items()}
 
 
 # Checks that a scaled product's scales fit; its name on 2.13, the only version that has it.
@@ -93,6 +101,48 @@ def zeros(sizes: Any, dtype: Any, device: Any) -> Any:
     from torch._inductor import lowering
 
     return lowering.full(sizes, 0, dtype=dtype, device=device)
+
+
+# The only version whose grouped product with recipes no fake tensor can go through is 2.13: it has
+# no meta function.
+_GROUPED = "_scaled_grouped_mm_v2"
+_libraries: list[Any] = []
+
+
+def add_grouped_meta(check: Callable[..., str | None]) -> None:
+    """Give ``_scaled_grouped_mm_v2`` a meta function where torch has none, for all recipes.
+
+    Args:
+        check: what is wrong with (A, B, offsets), or None.
+    """
+    import torch
+    import torch._meta_registrations as metas
+
+    known = getattr(torch.ops.aten, _GROUPED, None) is not None
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if not known or has_kernel(f"aten::{_GROUPED}", "Meta"):
+        return
+
+    def grouped(a: Any, b: Any, *others: Any, **options: Any) -> Any:
+        names = ("offs", "bias", "out_dtype")
+        offs, _, out_dtype = (
+            others[6 + i] if len(others) > 6 + i else options.get(name)
+            for i, name in enumerate(names)
+        )
+        wrong = check(a, b, offs)
+        torch._check(wrong is None, lambda: str(wrong))
+        dtype = out_dtype or torch.bfloat16
+        return metas._create_grouped_mm_output_tensor(a, b, offs, dtype)
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl(_GROUPED, grouped, "Meta")
+    _libraries.append(library)
+
+
+def remove_grouped_meta() -> None:
+    """Undo `add_grouped_meta`."""
+    while _libraries:
+        _libraries.pop()._destroy()
 
 
 def mx_choices(nodes: list[Any], layout: Any, asked: Any, out_dtype: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 
@@ -72,18 +72,61 @@ def aten_templates(op: str, kernel_inputs: Any) -> tuple[list[Any], dict[str, An
 
 
 def grouped_inputs(
-    mat_a: Any, mat_b: Any, offs: Any, bias: Any, out_dtype: Any
+    operands: tuple[Any, Any], scales: Sequence[Any], offs: Any, out_dtype: Any
 ) -> tuple[list[Any], Any]:
-    """(realized inputs, output layout) of a grouped product, as Inductor's lowering makes them."""
+    """(realized inputs, output layout) of a grouped product, as Inductor's lowering makes them.
+
+    Args:
+        operands: A and B; scales: of both, or none.
+        offs: where groups end, or None.
+        out_dtype: of the op.
+    """
     from torch._inductor.kernel import mm_grouped
     from torch._inductor.kernel.mm_common import realize_inputs
 
-    *_, layout, a, b, _ = mm_grouped.grouped_mm_args(mat_a, mat_b, offs, out_dtype=out_dtype)
-    return [a, b] + ([] if offs is None else [realize_inputs(offs)]), layout
+    *_, layout, a, b, _ = mm_grouped.grouped_mm_args(*operands, offs, out_dtype=out_dtype)
+    others = [*scales] if offs is None else [*scales, offs]
+    return [a, b, *(realize_inputs(x) for x in others)], layout
 
 
-def aten_grouped(nodes: list[Any], layout: Any, out_dtype: Any) -> Any:
-    """ATen's choice for a grouped product."""
+def aten_grouped(nodes: list[Any], layout: Any, out_dtype: Any, scaled: bool) -> Any:
+    """ATen's choice for a grouped product, with scales or without."""
     from torch._inductor.kernel import mm_grouped
 
+    if scaled:
+        options = {"out_dtype": out_dtype, "use_fast_accum": False}
+        return mm_grouped.aten__scaled_grouped_mm.bind(nodes, layout, **options)
     return mm_grouped.aten__grouped_mm.bind(nodes, layout, out_dtype=out_dtype)
+
+
+# Whether a node goes to ATen unseen for a type of its operands, and where the name stands.
+_TYPE_CHECK = "fallback_node_due_to_unsupported_type"
+_TYPE_CHECKERS = ("torch._inductor.lowering", "torch._inductor.graph")
+
+
+def allow_scales(ops: Collection[Any]) -> None:
+    """Let ops with E8M0 operands come to their lowerings, as Inductor lets its scaled products.
+
+    Args:
+        ops: overloads that read such operands only as scales.
+    """
+    for module in (sys.modules.get(name) for name in _TYPE_CHECKERS):
+        before = getattr(module, _TYPE_CHECK, None)
+        if before is not None and not hasattr(before, "flydsl_before"):
+            setattr(module, _TYPE_CHECK, _allowing(before, ops))
+
+
+def _allowing(before: Callable[..., bool], ops: Collection[Any]) -> Callable[..., bool]:
+    def check(node: Any, *args: Any, **kwargs: Any) -> bool:
+        return node.target not in ops and before(node, *args, **kwargs)
+
+    check.flydsl_before = before  # type: ignore[attr-defined]
+    return check
+
+
+def disallow_scales() -> None:
+    """Undo `allow_scales`."""
+    for module in (sys.modules.get(name) for name in _TYPE_CHECKERS):
+        before = getattr(getattr(module, _TYPE_CHECK, None), "flydsl_before", None)
+        if before is not None:
+            setattr(module, _TYPE_CHECK, before)

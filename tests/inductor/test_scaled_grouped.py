@@ -1,0 +1,274 @@
+"""`scaled_grouped_mm` as users write it, compiled: MX and row-wise FP8, in every form, and v1."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+import inductor_flydsl
+from inductor_flydsl import microscaling
+from inductor_flydsl.dtypes import DType
+from inductor_flydsl.inductor import choices
+from inductor_flydsl.numerics import product
+from inductor_flydsl.scaling import ScaleLayout, Scales
+
+pytestmark = [
+    pytest.mark.skipif(
+        not hasattr(functional, "scaled_grouped_mm"),
+        reason=f"torch {torch.__version__} has no scaled_grouped_mm",
+    ),
+    pytest.mark.usefixtures("real_kernels"),
+]
+E4M3 = torch.float8_e4m3fn
+FP4 = getattr(torch, "float4_e2m1fn_x2", None)
+ENDS = torch.tensor([0, 5, 6, 70], dtype=torch.int32)
+SUMS = torch.tensor([0, 32, 96, 256], dtype=torch.int32)
+M, N, K, G = 70, 48, 128, 4
+
+
+def elements(*sizes, dtype=E4M3, seed=1):
+    """Random elements; FP4 is any code, two a byte of the last size."""
+    generator = torch.Generator().manual_seed(seed + len(sizes))
+    if dtype is FP4:
+        half = (*sizes[:-1], sizes[-1] // 2)
+        return torch.randint(0, 256, half, dtype=torch.uint8, generator=generator).view(dtype)
+    return torch.randn(sizes, generator=generator).to(dtype)
+
+
+def codes(*sizes, seed=3):
+    generator = torch.Generator().manual_seed(seed + len(sizes))
+    made = torch.randint(124, 131, sizes, dtype=torch.uint8, generator=generator)
+    return made.view(torch.float8_e8m0fnu)
+
+
+def values(x):
+    """float64 elements of [..., K]."""
+    return microscaling.decode(x, DType.parse(str(x.dtype)), -1)
+
+
+def factors(scale):
+    """float64 [..., K] of plain scales [..., K/32]."""
+    exponents = scale.view(torch.uint8).double() - 127
+    return torch.exp2(exponents).repeat_interleave(32, -1)
+
+
+def blocked(scale):
+    """Plain scales [rows, blocks] as torch swizzles them, in one dimension."""
+    rows, blocks = scale.shape
+    scales = Scales.contiguous(32 * blocks, ScaleLayout.SWIZZLED)
+    held = torch.zeros(scales.bytes(rows, 32 * blocks), dtype=torch.uint8)
+    at = microscaling.scale_offsets(scales, rows, blocks)
+    held[at.flatten()] = scale.view(torch.uint8).flatten()
+    return held.view(torch.float8_e8m0fnu)
+
+
+def pieces(ends):
+    ends = ends.tolist()
+    return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def function_of(kind, swizzle=None, **options):
+    recipe = getattr(functional.ScalingType, kind)
+    swizzle = getattr(functional.SwizzleType, swizzle) if swizzle else None
+
+    def function(a, b_rows, scale_a, scale_b, *offsets):
+        offs = {"offs": offsets[0]} if offsets else {}
+        return functional.scaled_grouped_mm(
+            a, b_rows.mT, scale_a, recipe, scale_b, recipe, swizzle, swizzle, **offs, **options
+        )
+
+    return function
+
+
+def assert_close(result, exact):
+    slack = exact.abs().max() * 2**-18
+    assert ((result.double() - exact).abs() <= exact.abs() * 2**-8 + slack).all()
+
+
+def assert_ours(decisions, groups):
+    (decision,) = decisions
+    assert decision.chosen == "FLYDSL", decision.reason
+    assert str(decision.problem.grouping or "") == groups
+
+
+@pytest.mark.parametrize("device", ["reference", "emulator"])
+@pytest.mark.parametrize("swizzle", ["NO_SWIZZLE", "SWIZZLE_32_4_4"])
+@pytest.mark.parametrize("dtype", [E4M3, FP4], ids=str)
+def test_mx_rows(compiled, monkeypatch, dtype, swizzle, device):
+    monkeypatch.setenv("INDUCTOR_FLYDSL_DEVICE", device)
+    a, b = elements(M, K, dtype=dtype), elements(G, N, K, dtype=dtype)
+    scale_a, scale_b = codes(M, K // 32), codes(G, N, K // 32)
+    exact = product(values(a) * factors(scale_a), (values(b) * factors(scale_b)).mT, ENDS)
+    if swizzle != "NO_SWIZZLE":
+        own = [blocked(scale_a[piece]) for piece in pieces(ENDS) if piece.stop > piece.start]
+        scale_a = torch.cat(own).view(-1, K // 32)
+        scale_b = torch.stack([blocked(scale) for scale in scale_b])
+    function = function_of("BlockWise1x32", swizzle)
+    result, code, decisions = compiled(function, a, b, scale_a, scale_b, ENDS)
+    assert_ours(decisions, "m4")
+    assert "flydsl_kernel" in code and result.dtype is torch.bfloat16
+    assert_close(result, exact)
+
+
+@pytest.mark.parametrize("device", ["reference", "emulator"])
+@pytest.mark.parametrize("swizzle", ["NO_SWIZZLE", "SWIZZLE_32_4_4"])
+@pytest.mark.parametrize("dtype", [E4M3, FP4], ids=str)
+def test_mx_sums(compiled, monkeypatch, dtype, swizzle, device):
+    monkeypatch.setenv("INDUCTOR_FLYDSL_DEVICE", device)
+    a, b = elements(40, 256, dtype=dtype), elements(N, 256, dtype=dtype)
+    scale_a, scale_b = codes(40, 8), codes(N, 8)
+    exact = product(values(a) * factors(scale_a), (values(b) * factors(scale_b)).mT, SUMS)
+    if swizzle != "NO_SWIZZLE":
+        of_blocks = [slice(p.start // 32, p.stop // 32) for p in pieces(SUMS) if p.stop > p.start]
+        scale_a, scale_b = (
+            torch.cat([blocked(scale[:, piece]) for piece in of_blocks]).view(128, -1)
+            for scale in (scale_a, scale_b)
+        )
+    function = function_of("BlockWise1x32", swizzle)
+    result, _, decisions = compiled(function, a, b, scale_a, scale_b, SUMS)
+    assert_ours(decisions, "k4")
+    assert result.shape == (G, 40, N) and (result[0] == 0).all()
+    assert_close(result, exact)
+
+
+def test_scales_of_weights_in_one_dimension_dense_or_padded(compiled):
+    """What torch's own check asks for: [G, rows and blocks padded to multiples of 128 and 4]."""
+    a, b, scale_a, scale_b = elements(M, K), elements(G, N, K), codes(M, 4), codes(G, N, 4)
+    exact = product(values(a) * factors(scale_a), (values(b) * factors(scale_b)).mT, ENDS)
+    padded = torch.zeros(G, 128, 4, dtype=torch.uint8)
+    padded[:, :N] = scale_b.view(torch.uint8)
+    function = function_of("BlockWise1x32", "NO_SWIZZLE")
+    for held in (scale_b.view(G, -1), padded.view(torch.float8_e8m0fnu).view(G, -1)):
+        result, _, decisions = compiled(function, a, b, scale_a, held, ENDS)
+        assert_ours(decisions[-1:], "m4")
+        assert_close(result, exact)
+
+
+def rowwise(form):
+    """(A, rows of B, factors of both, offsets, exact) of row-wise FP8."""
+    generator = torch.Generator().manual_seed(7)
+    sizes = {
+        "rows": ((M, K), (G, N, K), ENDS),
+        "columns": ((G, 32, K), (M, K), ENDS),
+        "sums": ((40, 256), (N, 256), SUMS),
+        "batches": ((G, 32, K), (G, N, K), None),
+    }[form]
+    a, b, ends = elements(*sizes[0]), elements(*sizes[1]), sizes[2]
+    each = (G,) if form == "sums" else ()
+    of_a, of_b = (0.5 + torch.rand((*each, *x.shape[:-1]), generator=generator) for x in (a, b))
+    if form == "sums":
+        exact = product(values(a), values(b).mT, ends)
+        exact = exact * of_a[:, :, None].double() * of_b[:, None, :].double()
+        return a, b, of_a.flatten(), of_b.flatten(), (ends,), exact
+    wide = values(a) * of_a.double()[..., None], (values(b) * of_b.double()[..., None]).mT
+    offsets = () if ends is None else (ends,)
+    return a, b, of_a, of_b, offsets, product(*wide, ends)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("form", ["rows", "columns", "sums", "batches"])
+def test_rowwise(compiled, form, version):
+    *inputs, offsets, exact = rowwise(form)
+    function = function_of("RowWise")
+    if version == 1:
+
+        def function(a, b_rows, scale_a, scale_b, *offs):
+            named = {"offs": offs[0]} if offs else {}
+            out = {"out_dtype": torch.bfloat16}
+            return torch._scaled_grouped_mm(a, b_rows.mT, scale_a, scale_b, **named, **out)
+
+    result, _, decisions = compiled(function, *inputs, *offsets)
+    assert_ours(decisions, {"rows": "m4", "columns": "n4", "sums": "k4", "batches": ""}[form])
+    assert_close(result, exact)
+
+
+def test_rowwise_reference_device(compiled, monkeypatch):
+    monkeypatch.setenv("INDUCTOR_FLYDSL_DEVICE", "reference")
+    for form in ("rows", "columns", "sums", "batches"):
+        *inputs, offsets, exact = rowwise(form)
+        result, _, decisions = compiled(function_of("RowWise"), *inputs, *offsets)
+        assert decisions[-1].chosen == "FLYDSL"
+        assert_close(result, exact)
+
+
+def test_mx_of_version_1_is_plain(compiled):
+    a, b, scale_a, scale_b = elements(M, K), elements(G, 128, K), codes(M, 4), codes(G, 128, 4)
+    exact = product(values(a) * factors(scale_a), (values(b) * factors(scale_b)).mT, ENDS)
+
+    def function(a, b_rows, scale_a, scale_b, offs):
+        out = {"out_dtype": torch.bfloat16}
+        return torch._scaled_grouped_mm(a, b_rows.mT, scale_a, scale_b, offs=offs, **out)
+
+    result, _, decisions = compiled(function, a, b, scale_a, scale_b.view(G, -1), ENDS)
+    assert_ours(decisions, "m4")
+    assert_close(result, exact)
+
+
+def test_a_pointwise_function_after_it_is_fused(compiled):
+    *inputs, offsets, exact = rowwise("rows")
+    scale = torch.rand(N)
+    plain = function_of("RowWise")
+
+    def function(a, b, scale_a, scale_b, offs, scale):
+        return torch.relu(plain(a, b, scale_a, scale_b, offs)) * scale
+
+    result, code, decisions = compiled(function, *inputs, *offsets, scale)
+    assert_ours(decisions, "m4")
+    assert "cpp_fused" not in code
+    assert_close(result, torch.relu(exact) * scale.double())
+
+
+@pytest.mark.parametrize("kind", ["RowWise", "BlockWise1x32"])
+@pytest.mark.parametrize("form", ["rows", "sums"])
+def test_one_kernel_for_every_number_of_tokens(form, kind):
+    """The total is only known at a launch, and with it the rows of plain scales along it."""
+    fast = torch.compile(function_of(kind), mode="max-autotune")
+    rows = form == "rows"
+    weights, of_weights = elements(G, N, K), codes(G, N, 4)
+    for count in (64, 96, 160):
+        ends = torch.tensor([0, count // 2 // 32 * 32, count, count], dtype=torch.int32)
+        a = elements(count, K) if rows else elements(40, count)
+        b = weights if rows else elements(N, count)
+        scale_a, scale_b = codes(*a.shape[:-1], a.shape[-1] // 32), codes(N, count // 32)
+        scale_b = of_weights if rows else scale_b
+        if kind == "RowWise":
+            scale_a = torch.rand(count) if rows else torch.rand(G * 40)
+            scale_b = torch.rand(G, N) if rows else torch.rand(G * N)
+            wide_a, wide_b = values(a), values(b).mT
+            of_a = scale_a[:, None] if rows else scale_a.view(G, 40, 1)
+            exact = product(wide_a, wide_b * scale_b[:, None].double() if rows else wide_b, ends)
+            exact = exact * of_a * (1 if rows else scale_b.view(G, 1, N))
+        else:
+            wide_b = (values(b) * factors(scale_b)).mT
+            exact = product(values(a) * factors(scale_a), wide_b, ends)
+        for tensor in (a, b, scale_a, scale_b)[:: 2 if rows else 1]:
+            cut = tensor.dim() > 1 or rows
+            if cut and (rows or kind != "RowWise" or tensor.dtype == E4M3):
+                torch._dynamo.mark_dynamic(tensor, 0 if rows else tensor.dim() - 1)
+        with torch.no_grad():
+            assert_close(fast(a, b, scale_a, scale_b, ends), exact)
+    (decision,) = choices.decisions()
+    assert decision.chosen == "FLYDSL", decision.reason
+
+
+def test_what_has_no_kernel_is_told(compiled):
+    a, b = elements(M, K), elements(G, N, K)
+    one = torch.ones(())
+    with pytest.raises(RuntimeError):  # PyTorch has none on a CPU either.
+        compiled(function_of("TensorWise"), a, b, one, one, ENDS)
+    (decision,) = choices.decisions()
+    assert "TensorWise" in decision.reason
+    choices.clear()
+    with pytest.raises(RuntimeError):
+        compiled(function_of("BlockWise1x32"), a, b, codes(M, 3), codes(G, N, 4), ENDS)
+    (decision,) = choices.decisions()
+    assert "scales of sizes [70, 3] are not those of A, 70 rows of K=128" in decision.reason
+
+
+def test_unregistered_leaves_it_alone():
+    inductor_flydsl.unregister()
+    from torch._inductor.lowering import user_lowerings
+
+    ops = torch.ops.aten._scaled_grouped_mm, torch.ops.aten._scaled_grouped_mm_v2
+    assert not any(op.default in user_lowerings for op in ops)
+    inductor_flydsl.register()
+    assert all(op.default in user_lowerings for op in ops)
