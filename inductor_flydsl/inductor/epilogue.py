@@ -66,7 +66,7 @@ class Program:
         with V.set_ops_handler(scan):
             pointwise.inner_fn(axes.index)
         if axes.dims is None:
-            raise Unfusable(f"{name} does not read the product")
+            raise Unfusable(f"{name}, which runs with it, does not read the product")
         handler: Any = Handler(self, axes)
         with V.set_ops_handler(handler):
             result = unwrap(pointwise.inner_fn(axes.index))
