@@ -19,7 +19,7 @@ from .scale_ring import ScaleRing
 from .scaling import BLOCK, TILE_BLOCKS
 from .signature import SCALE_STRIDES, SCALES, TENSORS
 
-PIPELINES = ("staged", "hti")
+PIPELINES = ("staged", "hti", "rolled")
 MFMA_M = MFMA_N = 16
 # K extent of v_mfma_f32_16x16x32 and of v_mfma_f32_16x16x128_f8f6f4 [ISA].
 MFMA_K, MFMA_K_F8F6F4 = 32, 128

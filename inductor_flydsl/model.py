@@ -92,7 +92,7 @@ BYTE_GATHER_FRACTION = 1 / 32
 # Registers beside accumulators and fragments: addresses, descriptors, loop state.
 OTHER_REGISTERS = 40
 # Pipelines whose loop places loads, LDS reads and MFMAs between one another by hand.
-INTERLEAVED = frozenset({"hti"})
+INTERLEAVED = frozenset({"hti", "rolled"})
 # The clock that the utilisation is found at; it sets the clock that the launch is priced at.
 FIRST_GHZ = 2.0
 

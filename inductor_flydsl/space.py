@@ -14,6 +14,7 @@ from dataclasses import replace
 from .arch import Arch
 from .config import (
     LOAD_BYTES,
+    MFMA_K_F8F6F4,
     MFMA_M,
     MFMA_N,
     WAVE_SIZE,
@@ -38,6 +39,8 @@ TILE_K_SCALED = (128, 256, 512)
 GATHER_ACCUMULATORS = 64
 # Registers of a staged kernel that are neither accumulators nor fragments, at the least.
 ADDRESSES = 16
+# Waves of a workgroup that are one a SIMD.
+WAVES_ALONE = 4
 # K is a multiple of this for 8-bit operands, as in torch: a 16-byte piece never has K's end inside.
 SCALED_K = 16
 OUT_TYPES = (DType.BF16, DType.FP16, DType.FP32)
@@ -166,8 +169,24 @@ def _pipeline_limit(config: GemmConfig) -> str | None:
         if config.waves_m != 2 or config.waves_n < 2:
             grid = f"{config.waves_m} by {config.waves_n}"
             return f"waves {grid}: hti needs two wave groups, 2 by 2 or more"
+    if config.pipeline == "rolled":
+        limit = _rolled_limit(config)
+        if limit:
+            return limit
     if config.stages < 2:
         return f"stages={config.stages}: the LDS ring needs at least 2"
+    return None
+
+
+def _rolled_limit(config: GemmConfig) -> str | None:
+    if config.stages < 4 or config.stages & (config.stages - 1):
+        return f"stages={config.stages}: the rolled pipeline has a power of two of them, 4 or more"
+    if config.tile_k != MFMA_K_F8F6F4:
+        return f"tile_k={config.tile_k}: a step of the rolled pipeline is one instruction's"
+    if config.split_k > 1:
+        return f"split_k={config.split_k}: the rolled pipeline has no registers left to reduce with"
+    if config.waves_m * config.waves_n != WAVES_ALONE:
+        return f"{config.waves} waves: rolled needs {WAVES_ALONE}, one a SIMD"
     return None
 
 
@@ -220,6 +239,8 @@ def _group_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | 
         return None
     if config.split_k > 1:
         return f"split_k={config.split_k}: grouped kernels do not split K"
+    if config.pipeline == "rolled":
+        return "the rolled pipeline has no registers left for groups"
     grid = launch_arguments(problem, config, arch.compute_units)["grid"]
     if grid > INT32_MAX // WAVE_SIZE // config.waves:
         return f"{grid} workgroups of {config.threads} threads exceed a launch's 2^31"
@@ -330,6 +351,7 @@ def _space(scaled: bool) -> list[GemmConfig]:
     """The space of 16-bit operands, or of narrower ones, whose K steps are longer."""
     tiles_k = TILE_K_SCALED if scaled else TILE_K
     whole = [*_staged_configs(tiles_k), *_hti_configs((128, 256) if scaled else (32, 64))]
+    whole += _rolled_configs() if scaled else []
     return [*whole, *_split_configs(whole, shortest=tiles_k[0])]
 
 
@@ -342,7 +364,7 @@ def _split_configs(configs: list[GemmConfig], shortest: int) -> Iterator[GemmCon
     """Split-K pays where a launch has few tiles. Splits of a tile read what others read too, so
     each XCD takes a run of one split's tiles."""
     for config, split in itertools.product(configs, _SPLITS):
-        deep = config.pipeline == "hti" or config.stages > 3
+        deep = config.pipeline == "hti" or (config.pipeline == "staged" and config.stages > 3)
         area = config.tile_m * config.tile_n
         small = config.pipeline == "hti" or area <= 128 * 128
         worth = area >= 32 * 32 or config.stages <= 4
@@ -403,6 +425,22 @@ def _hti_configs(tiles_k: tuple[int, ...]) -> Iterator[GemmConfig]:
         )
 
 
+def _rolled_configs() -> Iterator[GemmConfig]:
+    for (tile_m, tile_n), (group_m, xcd_remap) in itertools.product(_ROLLED_TILES, _ORDERS):
+        yield GemmConfig(
+            pipeline="rolled",
+            tile_m=tile_m,
+            tile_n=tile_n,
+            tile_k=MFMA_K_F8F6F4,
+            stages=4,
+            waves_m=2,
+            waves_n=2,
+            group_m=group_m,
+            xcd_remap=xcd_remap,
+        )
+
+
+_ROLLED_TILES = ((256, 256), (256, 128), (128, 256))
 # Twice as many waves as `_wave_grids` gives, where more waves hide more latency.
 _MORE_WAVES = {
     (128, 128): (2, 4), (128, 64): (2, 4), (64, 128): (2, 4), (32, 64): (2, 2), (64, 32): (2, 2),

@@ -12,10 +12,10 @@ import flydsl.expr as fx
 from flydsl.expr import const_expr
 
 from ..signature import INTEGERS, POINTERS
-from . import grouped, hti, staged
+from . import grouped, hti, rolled, staged
 from .workgroup import Launched, Sizes, Workgroup
 
-BODIES = {"staged": staged.body, "hti": hti.body}
+BODIES = {"staged": staged.body, "hti": hti.body, "rolled": rolled.body}
 
 
 def build(spec: Any) -> Any:

@@ -8,7 +8,9 @@ in which a pipeline does these things, and waits for nothing.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import flydsl.expr as fx
@@ -200,18 +202,25 @@ class Operand:
 
     def load(self, k_step: Any, stage: Any) -> None:
         """Start loading K step ``k_step`` into ``stage``; past the end, zeros are loaded."""
+        for start in self.loads(k_step, stage):
+            start()
+
+    def loads(self, k_step: Any, stage: Any) -> list[Callable[[], None]]:
+        """`load` in parts that each start a DMA, or all that is gathered."""
         base = self.lds + stage * self.g.bytes
         k_left = self.k - k_step * self.g.tile_k
         span = (k_left >= self.g.tile_k).select(self.whole, self.partial)
         span = (k_left > 0).select(span, fx.Int32(0))
         rsrc = ops.buffer(self.address + fx.Int64(k_step) * self.step_bytes, span)
         if self.g.load == "gather":
-            self._gather(rsrc, k_left, base)
-            return
+            return [lambda: self._gather(rsrc, k_left, base)]
         size = LOAD_BYTES[self.g.load]
-        for step, offset in enumerate(self.offsets):
+
+        def start(step: int, offset: Any) -> None:
             to = base + self.wave_bytes + step * self.g.threads * size
             ops.load_to_lds(rsrc, to, offset, size)
+
+        return [partial(start, step, offset) for step, offset in enumerate(self.offsets)]
 
     def _gather(self, rsrc: Any, k_left: Any, base: Any) -> None:
         g = self.g

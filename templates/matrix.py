@@ -86,6 +86,19 @@ class Reader:
             for s in range(self.slices)
         ]
 
+    def read_fragment(self, stage: Any, index: int, k_step: Any) -> tuple[list[Any], list[Any]]:
+        """Slices and scales of a row fragment for the first instruction of a K step.
+
+        Args:
+            stage: of the step in the ring.
+            index: of the fragment.
+            k_step: index of the step.
+        """
+        slices = [self.operand.fragment(self.bases, stage, s, index) for s in range(self.slices)]
+        if self.scales is None:
+            return slices, []
+        return slices, [self.scales.read(self.scale_base, k_step, index)]
+
     @property
     def reads(self) -> int:
         """Slices of `read`."""
@@ -122,10 +135,19 @@ class Reader:
         return self.operand.chunk_masks(remaining, kk)
 
 
-def product(left: Piece, right: Piece, acc: Any, instruction: int) -> Any:
-    """acc + left·right of one instruction of a K step."""
+def product(left: Piece, right: Piece, acc: Any, instruction: int, *, agprs: bool = False) -> Any:
+    """acc + left·right of one instruction of a K step.
+
+    Args:
+        left, right: row fragments.
+        acc: 4 fp32 a lane.
+        instruction: of the step.
+        agprs: the accumulators are kept in AGPRs; what follows the last must `ops.settle`.
+    """
     if left.format is None or right.format is None:
         return ops.mfma(left.value, right.value, acc)
     values, formats = (left.value, right.value), (left.format, right.format)
     scales = None if left.scales is None else (left.scales, right.scales)
+    if agprs and scales is not None:
+        return ops.mfma_f8f6f4_agprs(values, acc, formats, scales, instruction)
     return ops.mfma_f8f6f4(values, acc, formats, scales, instruction)

@@ -20,6 +20,8 @@ from flydsl.expr.typing import as_ir_value
 RAW_BUFFER_FLAGS = (7 << 12) | (4 << 15)
 # An offset that no descriptor of this package covers: loads give 0, stores vanish.
 OUT_OF_RANGE = -(2**31)
+# VALU and SALU in the mask of amdgcn.sched.barrier (LLVM AMDGPU usage, llvm.amdgcn.sched.barrier).
+_ARITHMETIC = 0x2 | 0x4
 
 
 def lds_pointer(address: fx.Int32) -> ir.Value:
@@ -280,6 +282,30 @@ def mfma_f8f6f4(
     return fx.Vector(rocdl.mfma_scale_f32_16x16x128_f8f6f4(kind, [a, b, *arguments]))
 
 
+def mfma_f8f6f4_agprs(
+    values: tuple[Any, Any], c: Any, formats: tuple[int, int], scales: tuple[Any, Any], byte: int
+) -> fx.Vector:
+    """`mfma_f8f6f4` whose accumulator is in AGPRs, wherever LLVM would put it.
+
+    LLVM prefers VGPRs, of which a lane has 256, and copies what is beyond that to and fro. It
+    knows nothing of the instruction: `settle` before the result is used by anything else.
+    """
+    select = f"op_sel:[{byte & 1},{byte & 1},0] op_sel_hi:[{byte >> 1},{byte >> 1},0]"
+    text = f"v_mfma_scale_f32_16x16x128_f8f6f4 $0, $1, $2, $0, $3, $4 {select}"
+    text += f" cbsz:{formats[0]} blgp:{formats[1]}"
+    given = [as_ir_value(x) for x in (*values, *scales, c)]
+    kind = fx.Vector.make_type(4, fx.Float32)
+    return fx.Vector(llvm.inline_asm(kind, given, text, "=a,v,v,v,v,0"))
+
+
+def settle() -> None:
+    """Let the results of matrix instructions of up to 16 passes be there (20 wait states)."""
+    rocdl.sched_barrier(0)
+    for states in (16, 4):
+        llvm.inline_asm(None, [], f"s_nop {states - 1}", "", has_side_effects=True)
+    rocdl.sched_barrier(0)
+
+
 def zeros() -> fx.Vector:
     """A cleared accumulator: 4 fp32 a lane."""
     return fx.Vector.filled(4, 0.0, fx.Float32)
@@ -295,6 +321,11 @@ def set_priority(level: int) -> None:
 def keep_order() -> None:
     """The compiler moves nothing across."""
     rocdl.sched_barrier(0)
+
+
+def keep_slots() -> None:
+    """The compiler moves nothing but scalar and vector arithmetic across."""
+    rocdl.sched_barrier(_ARITHMETIC)
 
 
 def wait(*, vmcnt: int | None = None, lgkmcnt: int | None = None) -> None:

@@ -7,6 +7,8 @@ waits for the one waits for the other. Knows nothing of a pipeline's order, and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flydsl.expr as fx
@@ -147,7 +149,12 @@ class BlockScales:
         return self.ring.steps - 1
 
     def load(self, k_step: Any, stage: Any = None) -> None:
-        """Start loading the piece that goes with the data of a K step, from ``-early`` on.
+        """Start loading the piece that goes with the data of a K step, from ``-early`` on."""
+        for start in self.loads(k_step, stage):
+            start()
+
+    def loads(self, k_step: Any, stage: Any = None) -> list[Callable[[], None]]:
+        """`load` in parts that each start a DMA, or what a unit gathers.
 
         The stage of that data says nothing here: a chunk outlives it. What a row has past the end
         of K is not used; chunks past it are not loaded, whose latency the last steps would wait
@@ -157,8 +164,11 @@ class BlockScales:
         piece = k_step + self.early
         chunk, part = ops.quotient(piece, ring.steps), ops.modulo(piece, ring.steps)
         slot = ops.remainder(chunk, ring.slots) * ring.chunk_bytes
-        for loader in self.loaders:
-            loader.load(chunk * ring.row_bytes, part, slot)
+        return [
+            start
+            for loader in self.loaders
+            for start in loader.loads(chunk * ring.row_bytes, part, slot)
+        ]
 
     def bases(self, operand: int, first_row: Any) -> Any:
         """LDS address (chunk 0) of the scales of a lane, of the wave's first row fragment.
@@ -234,19 +244,23 @@ class _Loader:
         self.lane_offset = source.from_unit(self.lane_row, self.lane_block)
         self.rsrc = ops.buffer(source.address, source.bytes)
 
-    def load(self, block: Any, part: Any, slot: Any) -> None:
-        """Start loading a part of the chunk that begins at a block, into a slot of the ring."""
-        ring = self.ring
-        for i in range(ring.loads):
-            unit = (part * ring.loads + i) * ring.waves
-            row = (unit + self.wave) * ring.unit_rows
-            lds = self.lds + slot + unit * UNIT_BYTES
-            if self.gathered:
-                self._gather(row, block, lds)
-            else:
-                skipped = self.source.offset(row, block)
-                skipped = (block < self.source.blocks).select(skipped, self.source.bytes)
-                ops.load_to_lds(self.rsrc, lds, self.lane_offset, LANE_BLOCKS, skipped)
+    def loads(self, block: Any, part: Any, slot: Any) -> list[Callable[[], None]]:
+        """Parts of loading a part of the chunk that begins at a block, into a slot of the ring."""
+        first = part * self.ring.loads
+        return [
+            partial(self._load, block, (first + i) * self.ring.waves, slot)
+            for i in range(self.ring.loads)
+        ]
+
+    def _load(self, block: Any, unit: Any, slot: Any) -> None:
+        row = (unit + self.wave) * self.ring.unit_rows
+        lds = self.lds + slot + unit * UNIT_BYTES
+        if self.gathered:
+            self._gather(row, block, lds)
+            return
+        skipped = self.source.offset(row, block)
+        skipped = (block < self.source.blocks).select(skipped, self.source.bytes)
+        ops.load_to_lds(self.rsrc, lds, self.lane_offset, LANE_BLOCKS, skipped)
 
     def _gather(self, row: Any, block: Any, lds: Any) -> None:
         row, block = row + self.lane_row, block + self.lane_block

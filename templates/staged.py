@@ -14,7 +14,7 @@ tiles too, and it would be a step more between the last data and the end):
 - Stage s is read last in step s, whose MFMAs wait for what is read of it. The barrier of step
   s + 1 comes after them, and the DMAs into its slot after that barrier.
 
-Block scales are read in the step that they belong to.
+Block scales are read with the first slices of the step that they belong to.
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ SMALL_TILE = 64 * 64
 
 def body(wg: Workgroup) -> None:
     """Emit the kernel. Called while FlyDSL traces `templates.gemm`."""
+    a, b = begin(wg)
+    end(wg, a, b, multiply_ring(wg, a, b, wg.block_scales()))
+
+
+def begin(wg: Workgroup) -> tuple[Operand, Operand]:
+    """A and B, the data of their first K step on its way."""
     config = wg.spec.config
     a = wg.operand_a(config.tile_m, wg.lds)
     b = wg.operand_b(config.tile_n, wg.lds + config.stages * a.g.bytes)
@@ -47,7 +53,11 @@ def body(wg: Workgroup) -> None:
     for operand in (a, b):
         operand.load(fx.Int32(0), fx.Int32(0))
     ops.keep_order()
-    acc = multiply_ring(wg, a, b, wg.block_scales())
+    return a, b
+
+
+def end(wg: Workgroup, a: Operand, b: Operand, acc: list[Any]) -> None:
+    """Bring the accumulators, fragment of M major, to C."""
     rows, columns = wg.wave[0] * (a.g.fragments * 16), wg.wave[1] * (b.g.fragments * 16)
     blocks = [
         Block(acc[m * b.g.fragments + n], rows + m * 16, columns + n * 16, (m, n))
@@ -73,10 +83,14 @@ class Ring:
         small = spec.config.tile_m * spec.config.tile_n <= SMALL_TILE
         self.ahead = 1 if self.stages > 3 and not small else 0
 
+    def loads(self, k_step: Any, stage: Any) -> list[Any]:
+        """What starts the loads of a K step into its stage, one by one."""
+        return [start for part in self.loaded for start in part.loads(k_step, stage)]
+
     def fill(self, k_step: Any, stage: Any) -> None:
         """Start loading a K step into its stage."""
-        for part in self.loaded:
-            part.load(k_step, stage)
+        for start in self.loads(k_step, stage):
+            start()
 
     def wait(self, ahead: int) -> None:
         """Wait for a stage and ``ahead`` more with `stages` - 1 of them issued; meet all waves."""
@@ -99,11 +113,22 @@ class Ring:
         if not self.ahead:
             return []
         self.wait(0)
-        return self.read(fx.Int32(0), 0)
+        # Opaque: else the compiler would carry bytes through the loop, and extend them each step.
+        scales = [ops.from_here(s, scalar=False) for s in self.step_scales(fx.Int32(0))]
+        return self.read(fx.Int32(0), 0) + scales
+
+    def step_scales(self, k_step: Any) -> list[Any]:
+        """Scales of B, then of A, for a K step; none without."""
+        return self.b.step_scales(k_step) + self.a.step_scales(k_step)
 
     def read(self, stage: Any, instruction: int) -> list[Any]:
         """Slices of B, then of A, for an instruction of a stage."""
         return self.b.read(stage, instruction) + self.a.read(stage, instruction)
+
+    def after(self, stage: Any) -> Any:
+        """The stage after one."""
+        following = stage + 1
+        return (following == self.stages).select(fx.Int32(0), following)
 
     def advance(
         self, state: tuple[list[Any], list[Any], Any, Any], k_step: Any, remaining: Any = None
@@ -112,8 +137,9 @@ class Ring:
 
         Args:
             state: the accumulators, fragment of M major, each 4 neighbours along N; slices for
-                the step's first instruction, none where the step reads them itself; the stages of
-                the step before and of this one, which a remainder would take longer to find.
+                the step's first instruction and the step's scales, none where the step reads them
+                itself; the stages of the step before and of this one, which a remainder would take
+                longer to find.
             k_step: its index.
             remaining: K elements of the step, where it is partial and the last.
 
@@ -121,23 +147,22 @@ class Ring:
             The state for the next step.
         """
         acc, first, before, stage = state
-        after = stage + 1
-        after = (after == self.stages).select(fx.Int32(0), after)
+        after = self.after(stage)
         self.wait(self.ahead)
-        a_scales = self.a.step_scales(k_step)
-        b_scales = self.b.step_scales(k_step)
-        current = first if self.ahead else self.read(stage, 0)
+        current = first if self.ahead else self.read(stage, 0) + self.step_scales(k_step)
+        slices = self.b.reads + self.a.reads
+        scales, current = current[slices:], current[:slices]
+        b_scales, a_scales = scales[: self.b.scale_reads], scales[self.b.scale_reads :]
         for instruction in range(self.a.instructions):
             following: list[Any] = []
             if instruction + 1 < self.a.instructions:
                 following = self.read(stage, instruction + 1)
             elif self.ahead:
-                following = self.read(after, 0)
+                following = self.read(after, 0) + self.step_scales(k_step + 1)
             if instruction == 0 and remaining is None:
                 self.fill(k_step + (self.stages - 1), before)
-            count = self.b.reads
-            left = self.b.pieces(current[:count], instruction, b_scales, remaining)
-            right = self.a.pieces(current[count:], instruction, a_scales, remaining)
+            left = self.b.pieces(current[: self.b.reads], instruction, b_scales, remaining)
+            right = self.a.pieces(current[self.b.reads :], instruction, a_scales, remaining)
             acc = _multiplied(acc, left, right, instruction)
             current = following
         return acc, current, stage, after

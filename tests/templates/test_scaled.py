@@ -197,6 +197,20 @@ def test_scales_outlive_deep_rings(stages, tile_k):
     assert not findings
 
 
+@pytest.mark.parametrize("tile", [(256, 256), (128, 256)], ids=str)
+@pytest.mark.parametrize("k", [96, 512, 1440, 2688])
+def test_a_lone_wave_rolls_its_registers(k, tile):
+    config = GemmConfig(
+        pipeline="rolled", tile_m=tile[0], tile_n=tile[1], tile_k=128, stages=4, waves_m=2,
+        waves_n=2,
+    )  # fmt: skip
+    scales = "swizzled" if k == 512 else "plain"
+    layout = "TN" if k == 1440 else "NT"
+    problem = problem_of(272, 528, k, TYPES[2], scales=scales, layout=layout)
+    _, findings = run(problem, config)
+    assert not findings
+
+
 def test_splits_of_k():
     split = dataclasses.replace(LONG, split_k=3)
     for types in (TYPES[0], TYPES[2]):
