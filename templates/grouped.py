@@ -45,7 +45,8 @@ def walk(launched: Launched, body: Callable[[Workgroup], None]) -> None:
         left = total - first
         turn = (left < grid).select(left, grid)
         tile = first + (remap_xcd(pid, turn) if remap else pid)
-        body(Workgroup.at(launched, place_of(tile)))
+        now = launched.again()
+        body(Workgroup.at(now, place_of(now, tile)))
         # Every wave has read the tile of C from LDS before the next tile's DMA overwrites it.
         ops.wait(lgkmcnt=0)
         ops.barrier()
@@ -92,13 +93,11 @@ class KSchedule:
     """Tiles where K is ragged: every group has all tiles of C.
 
     Attributes:
-        launched: what is launched.
         tiles_m, tiles_n: of a group.
         total: tiles of all groups.
         padding: tiles of swizzled scales; None without.
     """
 
-    launched: Launched
     tiles_m: Any
     tiles_n: Any
     total: Any
@@ -110,21 +109,19 @@ class KSchedule:
         tiles_m, tiles_n = _tiles(sizes.m, config.tile_m), _tiles(sizes.n, config.tile_n)
         total = tiles_m * tiles_n * sizes.groups
         padding = _padding(launched, _extents(launched, sizes.k) if launched.spec.pads else [])
-        return cls(
-            launched=launched, tiles_m=tiles_m, tiles_n=tiles_n, total=total, padding=padding
-        )
+        return cls(tiles_m=tiles_m, tiles_n=tiles_n, total=total, padding=padding)
 
-    def place(self, tile: Any) -> Place:
+    def place(self, launched: Launched, tile: Any) -> Place:
         """Where tile number ``tile`` lies."""
-        spec, sizes = self.launched.spec, self.launched.sizes
+        spec, sizes = launched.spec, launched.sizes
         config = spec.config
         group, inside = ops.divide(tile, self.tiles_m * self.tiles_n)
         tile_m, tile_n = group_along_m(inside, self.tiles_m, self.tiles_n, config.group_m)
-        start, end = _bounds(self.launched, group, sizes.k)
+        start, end = _bounds(launched, group, sizes.k)
         if spec.block_scaled:
             # Blocks that two groups share would have no scale of their own.
             start, end = start & -BLOCK, end & -BLOCK
-        begin = _begin(self.launched, start)
+        begin = _begin(launched, start)
         return Place(
             m0=tile_m * config.tile_m,
             n0=tile_n * config.tile_n,
@@ -136,17 +133,8 @@ class KSchedule:
             tile=tile,
             split=fx.Int32(0),
             k_head=start - begin if start_of(spec) > 1 else None,
-            scale_shift=_shift(self.padding, self._done(group), start),
+            scale_shift=_shift(self.padding, _done(launched, group), start),
         )
-
-    def _done(self, group: Any) -> list[Any]:
-        """How many of each 64 groups come before one."""
-        counts = []
-        for first in range(0, self.launched.spec.group_waves * LANES, LANES):
-            count = group - first
-            count = (count > 0).select(count, fx.Int32(0))
-            counts.append((count < LANES).select(count, fx.Int32(LANES)))
-        return counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,14 +142,12 @@ class TileSchedule:
     """Tiles where M or N is ragged: a group has as many as its extent needs.
 
     Attributes:
-        launched: what is launched.
         across: tiles along the other extent.
         tiles: of the groups.
         total: tiles of all groups.
         padding: tiles of swizzled scales; None without.
     """
 
-    launched: Launched
     across: Any
     tiles: Sums
     total: Any
@@ -180,23 +166,21 @@ class TileSchedule:
             for start, end in extents
         ]
         tiles, padding = Sums.of(counts), _padding(launched, extents)
-        return cls(
-            launched=launched, across=across, tiles=tiles, total=tiles.total, padding=padding
-        )
+        return cls(across=across, tiles=tiles, total=tiles.total, padding=padding)
 
-    def place(self, tile: Any) -> Place:
+    def place(self, launched: Launched, tile: Any) -> Place:
         """Where tile number ``tile`` lies."""
-        sizes, config = self.launched.sizes, self.launched.spec.config
-        rows = self.launched.spec.ragged is Axis.M
+        sizes, config = launched.sizes, launched.spec.config
+        rows = launched.spec.ragged is Axis.M
         done = [ops.count_lanes(upto <= tile) for upto in self.tiles.upto]
         group = sum(done[1:], done[0])
         before = self.tiles.before(done)
-        start, end = _bounds(self.launched, group, sizes.m if rows else sizes.n)
-        begin = _begin(self.launched, start)
+        start, end = _bounds(launched, group, sizes.m if rows else sizes.n)
+        begin = _begin(launched, start)
         along = _tiles(end - begin, config.tile_m if rows else config.tile_n)
         tiles = (along, self.across) if rows else (self.across, along)
         tile_m, tile_n = group_along_m(tile - before, *tiles, config.group_m)
-        first = start if start_of(self.launched.spec) > 1 else None
+        first = start if start_of(launched.spec) > 1 else None
         return Place(
             m0=tile_m * config.tile_m + (begin if rows else 0),
             n0=tile_n * config.tile_n + (0 if rows else begin),
@@ -262,6 +246,16 @@ def _padding(launched: Launched, extents: list[tuple[Any, Any]]) -> Sums | None:
 def _shift(padding: Sums | None, done: list[Any], start: Any) -> Any:
     """`Place.scale_shift` of a group that starts at ``start``."""
     return None if padding is None else padding.before(done) * TILE_ROWS - start
+
+
+def _done(launched: Launched, group: Any) -> list[Any]:
+    """How many of each 64 groups come before one."""
+    counts = []
+    for first in range(0, launched.spec.group_waves * LANES, LANES):
+        count = group - first
+        count = (count > 0).select(count, fx.Int32(0))
+        counts.append((count < LANES).select(count, fx.Int32(LANES)))
+    return counts
 
 
 def _scan(value: Any, lane: Any) -> Any:

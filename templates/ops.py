@@ -164,10 +164,17 @@ def from_here(value: Any, *, scalar: bool = True) -> Any:
     return type(value)(held)
 
 
-def load_constant(address: fx.Int64) -> fx.Int32:
-    """Load a word that nothing writes while the kernel runs, at an address all lanes share."""
+def kernel_arguments() -> fx.Int64:
+    """Byte address of the kernel's arguments, in their order and each aligned to its size."""
+    kind = ir.Type.parse("!llvm.ptr<4>")
+    pointer = llvm.call_intrinsic(kind, "llvm.amdgcn.kernarg.segment.ptr", [], [], [])
+    return fx.Int64(llvm.ptrtoint(fx.Int64.ir_type, pointer))
+
+
+def load_constant(address: fx.Int64, kind: Any = fx.Int32) -> Any:
+    """Load an integer that nothing writes while the kernel runs, at an address all lanes share."""
     pointer = llvm.inttoptr(ir.Type.parse("!llvm.ptr<4>"), as_ir_value(address))
-    return fx.Int32(llvm.LoadOp(fx.Int32.ir_type, pointer, alignment=4).result)
+    return kind(llvm.LoadOp(kind.ir_type, pointer, alignment=kind.width // 8).result)
 
 
 def lane_of(value: fx.Int32, lane: Any) -> fx.Int32:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, make_dataclass, replace
 from typing import Any
 
 import flydsl.expr as fx
@@ -10,13 +10,15 @@ import flydsl.expr as fx
 from ..config import start as start_of
 from ..grouping import Axis
 from ..scaling import BLOCK, TILE_BLOCKS, TILE_BYTES, TILE_ROWS
-from ..signature import INTEGERS
+from ..signature import INTEGERS, POINTERS
 from . import ops
 from .loads import Geometry, Operand
 from .scales import BlockScales, Source
 from .tiles import group_along_m, remap_xcd
 
 TYPES = {"bfloat16": fx.BFloat16, "float16": fx.Float16, "float32": fx.Float32}
+# Of an argument in memory.
+POINTER_BYTES, INTEGER_BYTES = 8, 4
 # The integers of a launch, as FlyDSL values.
 Sizes = make_dataclass("Sizes", [(name, Any) for name in INTEGERS], frozen=True, kw_only=True)
 
@@ -49,6 +51,18 @@ class Launched:
             addresses=addresses,
             lds=fx.Int32(fx.ptrtoint(storage.ptr)),
         )
+
+    def again(self) -> Launched:
+        """The same, its arguments to be read anew: kept over a loop they would fill registers."""
+        at = ops.from_here(ops.kernel_arguments())
+        addresses, sizes = {}, {}
+        for name in POINTERS:
+            addresses[name] = ops.load_constant(at, fx.Int64)
+            at = at + POINTER_BYTES
+        for name in INTEGERS:
+            sizes[name] = ops.load_constant(at)
+            at = at + INTEGER_BYTES
+        return replace(self, addresses=addresses, sizes=Sizes(**sizes))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -195,6 +195,16 @@ def sampled_workgroups(groups: int, splits: int = 1, xcds: int = 1) -> tuple[int
     return tuple(sorted(_workgroup_of(share, groups, xcds) for share in shares))
 
 
+def sampled_compute_units(groups: int, compute_units: int) -> tuple[int, ...]:
+    """Ids of all workgroups of the CUs that get the first and the last of a grid.
+
+    For workgroups that look for their work: those that start together on a CU may find some, or
+    none, and the time of a CU is not that of its busiest workgroup as often as it has any.
+    """
+    first = {0, (groups - 1) % compute_units}
+    return tuple(sorted(i for c in first for i in range(c, groups, compute_units)))
+
+
 def _workgroup_of(share: int, groups: int, xcds: int) -> int:
     """The workgroup that takes a share: `templates.tiles.remap_xcd` the other way round."""
     each, extra = divmod(groups, xcds)
@@ -257,7 +267,10 @@ class EmulatorDevice:
         integers = launch_arguments(problem, config, self.arch.compute_units)
         bound = load(artifact, shim_library()).bind(integers)
         xcds = self.arch.xcds if config.xcd_remap else 1
-        sample = sampled_workgroups(integers["grid"], config.split_k, xcds)
+        grid = integers["grid"]
+        sample = sampled_workgroups(grid, config.split_k, xcds)
+        if config.persistent and grid > self.arch.compute_units:
+            sample = sampled_compute_units(grid, self.arch.compute_units)
         names = extra_pointers(problem)
         pieces, need = scratch or Workspace(), config.workspace(problem)
 

@@ -118,11 +118,22 @@ def _prepare(trace: GroupTrace, uops: Uops, budget: int) -> _Prepared:
     return _Prepared(waves, dropped)
 
 
-def _representative(traces: Sequence[GroupTrace], one_round: bool) -> list[GroupTrace]:
-    """Traces in the order to simulate them: of a launch of one round the longest decides."""
+def _representative(traces: Sequence[GroupTrace], per_cu: int, one_round: bool) -> list[GroupTrace]:
+    """Traces in the order to simulate them: of a launch of one round the longest decides, or the
+    busiest CU where all the workgroups of one were traced: some may find nothing to do."""
     if not one_round:
         return list(traces)
-    return sorted(traces, key=lambda t: -max(len(wave.pcs) for wave in t.waves))
+    of_cus: dict[int, list[GroupTrace]] = {}
+    for trace in traces:
+        of_cus.setdefault(trace.group % GFX950.cus, []).append(trace)
+    whole = [own for own in of_cus.values() if len(own) == per_cu > 1]
+    if whole:
+        return max(whole, key=lambda own: sum(map(_length, own)))
+    return sorted(traces, key=lambda trace: -_length(trace))
+
+
+def _length(trace: GroupTrace) -> int:
+    return max(len(wave.pcs) for wave in trace.waves)
 
 
 def _dropped(trace: GroupTrace, loops: Sequence[Loop | None], budget: int) -> int:
@@ -167,8 +178,9 @@ def _simulate(prepared: Sequence[_Prepared], count: int, resident: int, traffic:
         if slope:
             used.append(busy / (facts.simds * slope))
     for start in range(0, count, resident):
-        generation = slopes[start : start + resident]
-        clocks += sum(generation) / len(generation)
+        # Not of workgroups that had nothing to do beside others.
+        generation = [slope for slope in slopes[start : start + resident] if slope]
+        clocks += sum(generation) / max(1, len(generation))
     return _Body(clocks, float(np.mean(used)) if used else 0.0, cu)
 
 
@@ -234,7 +246,8 @@ class _Clock:
         at_once = min(self.resident, self.per_cu)
         uops = Uops(program)
         budget = EVENT_BUDGET // (2 * at_once)
-        chosen = _representative(traces, self.per_cu <= self.resident)[: 2 * at_once]
+        one_round = self.per_cu <= self.resident
+        chosen = _representative(traces, self.per_cu, one_round)[: 2 * at_once]
         self.prepared = [_prepare(trace, uops, budget) for trace in chosen]
         executed = np.concatenate([wave.pcs for trace in traces for wave in trace.waves])
         matrix = matrix_clocks(program, executed)

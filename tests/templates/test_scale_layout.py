@@ -12,7 +12,7 @@ from inductor_flydsl import microscaling
 from inductor_flydsl.dtypes import DType
 from inductor_flydsl.microscaling import scale_offsets
 from inductor_flydsl.scaling import ScaleLayout, Scales
-from inductor_flydsl.templates.swizzle import chunk_order
+from inductor_flydsl.templates.swizzle import chunk_order, place_of
 
 
 @pytest.mark.parametrize("packed", [1, 2])
@@ -22,6 +22,7 @@ def test_an_instruction_finds_whole_blocks(packed: int, instructions: int) -> No
     chunks = 4 * slices * instructions
     order = [chunk_order(place, chunks, packed) for place in range(chunks)]
     assert sorted(order) == list(range(chunks))
+    assert [place_of(chunk, chunks, packed) for chunk in order] == list(range(chunks))
     for instruction, group in itertools.product(range(instructions), range(4)):
         places = [(instruction * slices + s) * 4 + group for s in range(slices)]
         blocks = [order[place] // slices for place in places]

@@ -11,6 +11,8 @@ import pytest
 from inductor_flydsl.compiler import compile_spec
 from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.devices import get_device
+from inductor_flydsl.devices.emulator import sampled_compute_units
+from inductor_flydsl.grouping import Split
 from inductor_flydsl.numerics import operands
 from inductor_flydsl.problem import GemmProblem
 
@@ -53,3 +55,27 @@ def test_a_busier_chip_has_a_slower_clock():
         timed((256, 256), 2, (2, 4), "hti").stats["frequency_ghz"],
     ]
     assert 1.4 < ghz[1] < ghz[0] < 2.4
+
+
+def test_workgroups_that_find_no_tile_cost_nothing():
+    """Two a compute unit are launched, because groups might end in more tiles than they do."""
+    times = {}
+    for persistent in (1, 2):
+        config = GemmConfig(
+            tile_m=16, tile_n=32, tile_k=64, stages=3, waves_m=1, waves_n=1, persistent=persistent
+        )
+        problem = GemmProblem.dense(128, 1024, 1024, groups="m8")
+        device = get_device("emulator")
+        artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
+        tensors = operands(problem, split=Split.BALANCED)
+        kernel = device.load(artifact, problem, config)
+        times[persistent] = device.time(lambda k=kernel, t=tensors: k(*t)).us
+        at_once = device.last_run.stats["workgroups_per_cu"]
+        assert at_once == persistent  # 256 tiles, and room for 480.
+    assert times[2] == pytest.approx(times[1], rel=0.1)
+
+
+def test_all_workgroups_of_a_compute_unit_are_timed():
+    assert sampled_compute_units(480, 256) == (0, 223, 256, 479)
+    assert sampled_compute_units(512, 256) == (0, 255, 256, 511)
+    assert sampled_compute_units(257, 256) == (0, 256)

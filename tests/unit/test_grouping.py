@@ -9,7 +9,7 @@ import pytest
 
 from inductor_flydsl import model
 from inductor_flydsl.arch import GFX950
-from inductor_flydsl.config import GemmConfig, KernelSpec, launch_arguments, max_tiles
+from inductor_flydsl.config import GemmConfig, KernelSpec, launch_arguments, max_tiles, start
 from inductor_flydsl.errors import ProblemError
 from inductor_flydsl.grouping import Axis, Grouping, Split, offsets, pieces, sizes
 from inductor_flydsl.problem import GemmProblem
@@ -45,6 +45,34 @@ def test_json_round_trip_and_earlier_records() -> None:
         spec = KernelSpec.of(problem, CONFIG)
         assert KernelSpec.from_json(spec.to_json()) == spec
     assert GemmProblem.parse("64,48,32,m8") == GemmProblem.dense(64, 48, 32, groups="m8")
+
+
+def test_problems_with_scales() -> None:
+    """A matrix a group has scales a group; of one that is cut, swizzled ones are padded a group."""
+    for text in ("m8", "k8"):
+        problem = GemmProblem.parse(f"256,96,512,mxfp8,nt,{text}")
+        assert problem.op == "scaled_grouped_mm" and problem_limit(problem, GFX950) is None
+        assert GemmProblem.from_json(problem.to_json()) == problem
+        assert ("batch" in problem.to_json()["b_scales"]) == (text == "m8")
+    rows, sums = (
+        GemmProblem.dense(256, 96, 512, dtype="mxfp8", groups=g, scales="swizzled")
+        for g in ("m8", "k8")
+    )
+    # 16 blocks of K are 4 tiles of 512 bytes for each 128 rows.
+    assert rows.b_scales and rows.b_scales.batch == 4 * 512
+    assert rows.scale_bytes("a") == (2 + 8) * 4 * 512 and rows.scale_bytes("b") == 8 * 4 * 512
+    assert sums.scale_bytes("a") == 2 * (4 + 8) * 512 and sums.scale_bytes("b") == (4 + 8) * 512
+    columns = GemmProblem.dense(64, 96, 512, dtype="mxfp8", groups="n8", scales="swizzled")
+    assert "swizzled" in (problem_limit(columns, GFX950) or "")
+
+
+@pytest.mark.parametrize(("text", "early"), [
+    ("64,64,64,bf16,TN,m8", 8), ("64,64,64,bf16,NT,m8", 1), ("64,64,64,bf16,NT,n8", 8),
+    ("64,64,64,bf16,NT,k8", 8), ("64,64,64,bf16,TN,k8", 1), ("64,64,64,fp8,NT,k8", 16),
+    ("64,64,512,mxfp8,NT,k8", 128), ("64,64,96,mxfp8,NT,k8", 1), ("64,64,512,mxfp4,TN,m8", 16),
+])  # fmt: skip
+def test_where_groups_begin(text: str, early: int) -> None:
+    assert start(KernelSpec.of(GemmProblem.parse(text), CONFIG)) == early
 
 
 @pytest.mark.parametrize("text", ["m", "8", "x8", "m-1", "m0", "mm8"])
@@ -100,9 +128,9 @@ def _tiles(problem: GemmProblem, ends: list[int]) -> int:
     tile = CONFIG.tile_m if axis is Axis.M else CONFIG.tile_n
     strided = (problem.layout.value[0] == "T") if axis is Axis.M else problem.layout.value[1] == "N"
     along = 0
-    for start, end in zip([0, *ends], ends, strict=False):
-        begin = start // 8 * 8 if strided else start
-        along += -(-(end - begin) // tile) if end > start else 0
+    for first, end in zip([0, *ends], ends, strict=False):
+        begin = first // 8 * 8 if strided else first
+        along += -(-(end - begin) // tile) if end > first else 0
     return along * across["n" if axis is Axis.M else "m"]
 
 
