@@ -194,6 +194,7 @@ def lower_v2(
     """
     if contraction_dim and [d % 2 for d in contraction_dim] != [1, 0] or not _takes_part():
         return None
+    a, b = compat.as_asked(a, b)
     recipe = _mx_recipe((recipe_a, swizzle_a), (recipe_b, swizzle_b))
     one_each = len(scale_a) == len(scale_b) == 1 and not any((*swizzle_a, *swizzle_b))
     if recipe is None and (_strides_taken(a, b) or not one_each):

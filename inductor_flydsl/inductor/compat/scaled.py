@@ -16,6 +16,22 @@ def along_k(node: Any, k_axis: int) -> Any:
     return ir.ExternKernel.realize_input(ir.ExternKernel.require_exact_strides(node, strides))
 
 
+def as_asked(a: Any, b: Any) -> tuple[Any, Any]:
+    """A and B of the ``_scaled_mm_v2`` that is being lowered, as the graph has them.
+
+    2.15 hands the lowering copies of what does not run along K. Where those go unused, the
+    scheduler leaves them out.
+    """
+    from torch._inductor.kernel import mm
+    from torch._inductor.virtualized import V
+
+    if not hasattr(mm, "scaled_mm_v2_constraint"):
+        return a, b
+    node: Any = V.graph.current_node
+    named = dict(zip(("self", "mat2"), node.args, strict=False)) | node.kwargs
+    return V.graph.env.get(named.get("self"), a), V.graph.env.get(named.get("mat2"), b)
+
+
 def copy_to_be(node: Any, k_axis: int) -> Any:
     """What `along_k` would give, described by a buffer that is not in the graph."""
     from torch._inductor import ir
