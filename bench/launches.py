@@ -23,6 +23,8 @@ CHECKED = 64
 """Elements of C that are compared, of those that the sampled workgroups wrote."""
 LEAST_WRITTEN = 0.5
 """Of the share of C that the sampled workgroups stand for; the last tiles may be partial."""
+FEW_A_CU = 4
+"""Workgroups a CU, of a grouped product, up to which those of whole CUs are sampled."""
 
 
 class WrongLaunch(Exception):
@@ -80,7 +82,7 @@ def time_recipe(recipe: Recipe, tensors: Mapping[str, Any]) -> Any:
         EmulatorError: the kernel did what no kernel may.
     """
     from inductor_flydsl import emulator
-    from inductor_flydsl.devices.emulator import sampled_workgroups, timing_options
+    from inductor_flydsl.devices.emulator import timing_options
 
     memory = emulator.Memory()
     for name, tensor in tensors.items():
@@ -94,8 +96,18 @@ def time_recipe(recipe: Recipe, tensors: Mapping[str, Any]) -> Any:
     kernel = emulator.load_program(recipe.text).kernel(recipe.kernel)
     return emulator.run(
         kernel, recipe.grid, recipe.block, bytes(kernarg), memory,
-        timing_options(sampled_workgroups(recipe.groups)), dynamic_lds=recipe.dynamic_lds,
+        timing_options(_sample(recipe.groups, "offs" in tensors)), dynamic_lds=recipe.dynamic_lds,
     )  # fmt: skip
+
+
+def _sample(workgroups: int, grouped: bool) -> tuple[int, ...]:
+    """As of our own kernels; of a few a CU all of a CU, where some may find nothing to do."""
+    from inductor_flydsl.arch import GFX950
+    from inductor_flydsl.devices.emulator import sampled_compute_units, sampled_workgroups
+
+    if grouped and GFX950.compute_units < workgroups <= FEW_A_CU * GFX950.compute_units:
+        return sampled_compute_units(workgroups, GFX950.compute_units)
+    return sampled_workgroups(workgroups)
 
 
 def check_numbers(operands: Any, share: float) -> None:

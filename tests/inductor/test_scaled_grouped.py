@@ -130,6 +130,20 @@ def test_mx_sums(compiled, monkeypatch, dtype, swizzle, device):
     assert_close(result, exact)
 
 
+@pytest.mark.parametrize("form", ["columns", "batches"])
+def test_mx_where_a_is_a_matrix_a_group(compiled, form):
+    """Forms that PyTorch has no kernel for on any device."""
+    columns = form == "columns"
+    a, b = elements(G, 32, K), elements(M, K) if columns else elements(G, N, K)
+    scale_a, scale_b = codes(G, 32, 4), codes(*b.shape[:-1], 4)
+    offsets = (ENDS,) if columns else ()
+    wide = values(a) * factors(scale_a), (values(b) * factors(scale_b)).mT
+    function = function_of("BlockWise1x32", "NO_SWIZZLE")
+    result, _, decisions = compiled(function, a, b, scale_a, scale_b, *offsets)
+    assert_ours(decisions, "n4" if columns else "")
+    assert_close(result, product(*wide, *offsets) if columns else wide[0] @ wide[1])
+
+
 def test_scales_of_weights_in_one_dimension_dense_or_padded(compiled):
     """What torch's own check asks for: [G, rows and blocks padded to multiples of 128 and 4]."""
     a, b, scale_a, scale_b = elements(M, K), elements(G, N, K), codes(M, 4), codes(G, N, 4)

@@ -9,7 +9,7 @@ import dataclasses
 
 import pytest
 import torch
-from kernel_runs import run_grouped
+from kernel_runs import run, run_grouped
 
 from inductor_flydsl import microscaling, numerics
 from inductor_flydsl.config import GemmConfig
@@ -164,6 +164,17 @@ FACTORS = [
 def test_factors_of_rows_and_columns(axis, extents, others, config):
     config = dataclasses.replace(config, persistent=len(extents) % 2)
     check(rowwise(axis, extents, others), config, extents)
+
+
+@pytest.mark.parametrize(
+    "dtype, scales", [("mxfp8", "plain"), ("mxfp4", "swizzled"), ("fp8", None)]
+)
+def test_batches(dtype, scales):
+    """Neither operand is cut: the fourth form."""
+    options = {} if scales is None else {"scales": scales}
+    problem = GemmProblem.dense(70, 40, 288, batch=3, dtype=dtype, **options)
+    _, findings = run(problem, STAGED)
+    assert not findings
 
 
 @pytest.mark.parametrize("config", [SQUARE, HTI], ids=name)
