@@ -93,6 +93,17 @@ BYTE_GATHER_FRACTION = 1 / 32
 OTHER_REGISTERS = 40
 # Pipelines whose loop places loads, LDS reads and MFMAs between one another by hand.
 INTERLEAVED = frozenset({"hti", "rolled"})
+# Tiles of 4 waves read two thirds of what those of 8 do from LDS, which is 0.45 of the energy that
+# moves with it, as `emulator.facts` has it.
+ROLLED_ENERGY = 0.85
+# A staged loop waits for a stage to be whole before it asks for another, so with two stages nothing
+# is on its way for a part of each step: on the emulated clock 32x64 tiles of MXFP8 with a step of
+# 512 take 1.37 times what they do with six stages of 128 (32x14336x4096). Nor is anything loaded
+# beside the last step: 64x128 tiles of MXFP4 take 1.16 times as long with a step of 512 as with one
+# of 256 (512x4096x4096).
+STAGE_WAITED = 1.4
+# Addresses, descriptors, scales and the loop: about 60 instructions.
+STEP_ISSUE = 240.0
 # The clock that the utilisation is found at; it sets the clock that the launch is priced at.
 FIRST_GHZ = 2.0
 
@@ -135,6 +146,11 @@ class Tile(NamedTuple):
         store: bytes of one store of C.
         at_once: workgroups that a compute unit holds at most; 0 is as many as fit.
         interleaved: a wave overlaps its own loads, LDS reads and MFMAs.
+        in_flight: K steps whose loads are on their way on average; 0 is all stages but one.
+        fill: K steps until the first loads are there and after the last are.
+        step_issue: clocks in which a wave issues what a K step needs whatever its tile.
+        energy: of an operation of the matrix unit with the LDS reads that feed it, relative to
+            that of the kernels that POWER_CLOCK is of.
     """
 
     tile_m: int
@@ -152,6 +168,10 @@ class Tile(NamedTuple):
     store: int = 16
     interleaved: bool = False
     at_once: int = 0
+    in_flight: float = 0.0
+    fill: int = 0
+    step_issue: float = 0.0
+    energy: float = 1.0
 
 
 class Prediction(NamedTuple):
@@ -248,7 +268,7 @@ def estimate(
     # Utilisation, in clocks, hardly depends on the clock: one pass finds it.
     end_ns = final.ns(FIRST_GHZ, c) if rest else 0.0
     ns = full * whole.ns(FIRST_GHZ, c) + end_ns if full else end_ns
-    ghz = _clock_ghz(matrix / (FIRST_GHZ * ns), work.bits, arch, c)
+    ghz = _clock_ghz(tile.energy * matrix / (FIRST_GHZ * ns), work.bits, arch, c)
     end_ns = final.ns(ghz, c) if rest else 0.0
     ns = full * whole.ns(ghz, c) + end_ns if full else end_ns
 
@@ -290,6 +310,7 @@ class _Group(NamedTuple):
     ahead: float  # bytes in flight
     out: float
     store: float  # clocks
+    fill: float  # steps
 
 
 def _group(work: Workload, tile: Tile, arch: Arch, c: ModelConstants) -> _Group:
@@ -306,6 +327,7 @@ def _group(work: Workload, tile: Tile, arch: Arch, c: ModelConstants) -> _Group:
     chain = max(reads, issue, alone)
     if not t.interleaved:
         chain += (reads + issue + alone - chain) / max(1.0, waves / simds)
+    chain += t.step_issue
     live, out = (rows + columns) * line, rows * columns * work.out_bytes
     return _Group(
         -(-work.k // (t.tile_k * t.split_k)),
@@ -315,9 +337,11 @@ def _group(work: Workload, tile: Tile, arch: Arch, c: ModelConstants) -> _Group:
         issue,
         chain,
         live,
-        min(c.workgroup_flight, (t.stages - 1) * live),
+        min(c.workgroup_flight, (t.in_flight or t.stages - 1) * live),
         out,
         out * 16 / (t.store * c.issue_bytes),
+        # A wave is stuck at a load for which there is no room, and multiplies nothing meanwhile.
+        t.fill + max(0.0, t.stages - 1 - c.workgroup_flight / live) if t.fill else 0.0,
     )
 
 
@@ -334,6 +358,7 @@ class _Round(NamedTuple):
     store: float
     store_ns: float
     start_ns: float
+    fill: float  # steps
 
     def delivery(self, ghz: float, c: ModelConstants) -> float:
         """Clocks in which the tiles of all steps arrive."""
@@ -343,7 +368,10 @@ class _Round(NamedTuple):
         """Time from start to end."""
         arrival = (c.l2_clocks + c.miss_ns * ghz) * self.trips
         step = max(self.busiest, arrival, self.l2_ns * ghz) + self.barrier
-        return self.steps * step / ghz + max(self.store / ghz, self.store_ns) + self.start_ns
+        fill = self.fill * self.busiest
+        return (
+            (self.steps * step + fill) / ghz + max(self.store / ghz, self.store_ns) + self.start_ns
+        )
 
 
 def _round(group: _Group, count: int, groups: int, arch: Arch, c: ModelConstants) -> _Round:
@@ -362,6 +390,7 @@ def _round(group: _Group, count: int, groups: int, arch: Arch, c: ModelConstants
         count * g.store,
         count * g.out * active / c.write_tb_s * 1e-3,
         c.start_ns + c.miss_ns + c.l2_clocks / arch.max_clock_ghz,
+        g.fill,
     )
 
 
@@ -456,6 +485,7 @@ def _tile(problem: GemmProblem, config: GemmConfig) -> Tile:
     p, c = problem, config
     kinds = (operand_load(p, "a"), operand_load(p, "b"))
     gathered = BYTE_GATHER_FRACTION if p.dtype.scaled else GATHER_FRACTION
+    waited = p.dtype.scaled and c.pipeline == "staged"
     a_issue, b_issue = (gathered if kind == "gather" else 1.0 for kind in kinds)
     return Tile(
         tile_m=c.tile_m,
@@ -473,4 +503,8 @@ def _tile(problem: GemmProblem, config: GemmConfig) -> Tile:
         store=store_width(p),
         interleaved=c.pipeline in INTERLEAVED,
         at_once=c.persistent,
+        in_flight=c.stages - STAGE_WAITED if waited else 0.0,
+        fill=int(waited),
+        step_issue=STEP_ISSUE if waited else 0.0,
+        energy=ROLLED_ENERGY if c.pipeline == "rolled" else 1.0,
     )

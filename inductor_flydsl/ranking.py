@@ -50,10 +50,10 @@ def _varied(problem: GemmProblem, ranked: _Ranked, most: int) -> tuple[_Ranked, 
     blind to, and none of tiles that are half empty; and the others."""
     chosen: _Ranked = []
     spare: _Ranked = []
-    seen: dict[tuple[int, int, bool], int] = {}
+    seen: dict[tuple[int, int, bool, bool], int] = {}
     kernels: dict[GemmConfig, float] = {}
     for config, prediction in ranked:
-        tile = config.tile_m, config.tile_n, config.split_k > 1
+        tile = config.tile_m, config.tile_n, config.split_k > 1, config.pipeline == "rolled"
         kernel = replace(config, group_m=0, xcd_remap=False, stages=2)
         same = prediction.us <= kernels.get(kernel, 0.0) * BLIND
         kernels.setdefault(kernel, prediction.us)
