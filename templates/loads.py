@@ -224,6 +224,8 @@ class Operand:
 
     def _gather(self, rsrc: Any, k_left: Any, base: Any) -> None:
         g = self.g
+        # Masks of lanes that are known before the loop would stay in SGPRs, two for each element.
+        rows_left, k_left = ops.from_here(self.rows_left), ops.from_here(k_left)
         for step in range(g.steps):
             unit = self.thread + step * g.threads
             line, element = self._place(unit, CHUNK_BYTES)
@@ -231,7 +233,7 @@ class Operand:
             for i in range(CHUNK_BYTES // g.size):
                 row, k = (line, element + i) if g.k_contiguous else (element + i, line)
                 row = row + self.first
-                inside = (row < self.rows_left) & (k < k_left)
+                inside = (row < rows_left) & (k < k_left)
                 offset = (row * self.row_stride + k * self.k_stride) * g.size
                 offset = inside.select(offset, fx.Int32(ops.OUT_OF_RANGE))
                 values.append(ops.buffer_load(rsrc, offset, g.dtype))
