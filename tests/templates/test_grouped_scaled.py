@@ -50,7 +50,7 @@ SUMS = [
     (BLOCKS, 40, 72, LONG),
     ([32, 96, 0, 160], 130, 120, HTI),
     (BLOCKS, 8, 24, ALONE),
-    ([0, 32, 96, 160, 128, 0, 288], 72, 130, DEEP),
+    ([0, 32, 160, 96], 72, 130, DEEP),
     ([32], 16, 16, SQUARE),
     (ALL_EMPTY, 32, 24, STAGED),
     (ONE_HAS_ALL, 65, 24, SQUARE),
