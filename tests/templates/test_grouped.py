@@ -13,11 +13,13 @@ import pytest
 import torch
 from kernel_runs import run_grouped
 
-from inductor_flydsl import numerics
-from inductor_flydsl.config import GemmConfig
+from inductor_flydsl import emulator, numerics
+from inductor_flydsl.compiler.flydsl_bridge import compile_to_bytes
+from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.dtypes import DType
 from inductor_flydsl.fusion import Fusion, Node, Tensor
 from inductor_flydsl.problem import GemmProblem
+from inductor_flydsl.signature import INTEGERS, POINTERS
 
 STAGED = GemmConfig(
     tile_m=32, tile_n=64, tile_k=32, stages=3, waves_m=1, waves_n=2, group_m=2, xcd_remap=True
@@ -163,6 +165,17 @@ def test_offsets_out_of_range_write_nothing_out_of_bounds():
     c, a, b, _ = run_grouped(problem, config, [30, -10, 500])
     assert torch.isfinite(c[:30]).all()
     numerics.compare(c[:20], a[:20], b[:1], offsets=torch.tensor([20]))
+
+
+def test_arguments_lie_where_a_tile_reads_them_again():
+    problem = GemmProblem.dense(64, 64, 64, groups="m3")
+    spec = KernelSpec.of(problem, dataclasses.replace(STAGED, persistent=1))
+    _, text = compile_to_bytes(spec, "gfx950", "emulator")
+    kernel = emulator.load_program(text).kernel(spec.name)
+    found = [(a.offset, a.size) for a in kernel.args if not a.kind.startswith("hidden_")]
+    pointers = [(8 * i, 8) for i in range(len(POINTERS))]
+    integers = [(8 * len(POINTERS) + 4 * i, 4) for i in range(len(INTEGERS))]
+    assert found == pointers + integers
 
 
 STRIDES = {
