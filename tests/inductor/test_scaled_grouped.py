@@ -264,6 +264,25 @@ def test_one_kernel_for_every_number_of_tokens(form, kind):
     assert decision.chosen == "FLYDSL", decision.reason
 
 
+def test_one_kernel_for_every_number_of_tokens_whose_scales_are_swizzled():
+    """Rows of scales depend on where the groups end; only the least there are is known."""
+    fast = torch.compile(function_of("BlockWise1x32", "SWIZZLE_32_4_4"), mode="max-autotune")
+    b, scale_b = elements(G, N, K), codes(G, N, 4)
+    held_b = torch.stack([blocked(scale) for scale in scale_b])
+    for count in (70, 40, 300):
+        ends = torch.tensor([0, count // 4, count // 2, count], dtype=torch.int32)
+        a, scale_a = elements(count, K), codes(count, 4)
+        own = [blocked(scale_a[piece]) for piece in pieces(ends) if piece.stop > piece.start]
+        held_a = torch.cat(own).view(-1, 4)
+        torch._dynamo.mark_dynamic(a, 0)
+        torch._dynamo.maybe_mark_dynamic(held_a, 0)
+        exact = product(values(a) * factors(scale_a), (values(b) * factors(scale_b)).mT, ends)
+        with torch.no_grad():
+            assert_close(fast(a, b, held_a, held_b, ends), exact)
+    (decision,) = choices.decisions()
+    assert decision.chosen == "FLYDSL", decision.reason
+
+
 def test_what_has_no_kernel_is_told(compiled):
     a, b = elements(M, K), elements(G, N, K)
     one = torch.ones(())
