@@ -20,6 +20,7 @@ from ..problem import GemmProblem
 from . import cachekey, compat, contest, operands, pending, ranges, runtime
 from .activate import is_active
 from .decisions import Decision, Time, clear, decisions, record
+from .extents import guard_multiple
 from .grouped import SCALED_OP
 from .operands import Declined
 from .ops import OPS, Inputs
@@ -217,6 +218,7 @@ def _choice(asked: operands.Asked, device: Device, inputs: Inputs) -> Any:
         check=asked.check,
         dynamic=tuple(asked.sizes),
     )
+    _guard_k(asked, config)
     ranges.guard(launch, asked.sizes)
     choice = FlyDSLCaller(
         Product(launch, asked.sizes),
@@ -230,6 +232,19 @@ def _choice(asked: operands.Asked, device: Device, inputs: Inputs) -> Any:
     choice.annotations["flydsl_times"] = (times, measured)
     compat.add_selection_hooks(contest.prune, contest.observe)
     return choice
+
+
+def _guard_k(asked: operands.Asked, config: GemmConfig) -> None:
+    """See that a kernel without a partial last K step gets no K that has one.
+
+    Raises:
+        Declined: that cannot be guarded.
+    """
+    k, problem = asked.sizes.get("k"), asked.problem
+    if k is None or problem.grouping is not None or problem.k % config.tile_k:
+        return
+    if not guard_multiple(k, config.tile_k):
+        raise Declined(f"K ({k}) cannot be guarded to be a multiple of {config.tile_k}")
 
 
 def _best(problem: GemmProblem, device: Device) -> tuple[GemmConfig, tuple[Time, ...], int]:

@@ -32,7 +32,7 @@ def static(numbers: Iterable[Any], what: str) -> tuple[int, ...]:
     numbers = tuple(numbers)
     if not all(is_static(v) for v in numbers):
         text = ", ".join(str(v) for v in numbers)
-        raise Declined(f"{what} are dynamic ({text}); only M and the batch may be")
+        raise Declined(f"{what} may not be dynamic ({text}): mark it static, or pad to a few sizes")
     return tuple(int(v) for v in numbers)
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import sympy
+
 from ..errors import ProblemError
 from ..fusion import Fusion, Node, Tensor
 from ..problem import DType, GemmProblem, Layout, alignment
 from . import compat
-from .extents import Declined, align, guard_multiple, hint, is_static, same, static
+from .extents import Declined, align, equal, guard_multiple, hint, is_static, same, static
 
 __all__ = ["Asked", "Declined", "describe", "plain", "product", "quads_aligned", "with_bias"]
 
@@ -58,7 +60,7 @@ def product(a: Any, b: Any, layout: Any, op: str = "mm") -> Asked:
 
     Args:
         a, b: realized IR nodes of A[M, K] and B[K, N], or of A[batch, M, K] and B[batch, K, N];
-            a flexible layout among them is frozen. M and the batch may be symbolic.
+            a flexible layout among them is frozen. M, K and the batch may be symbolic.
         layout: the fixed layout of C[M, N] or C[batch, M, N].
         op: name of the op.
 
@@ -119,19 +121,31 @@ def common_types(a: Any, b: Any) -> tuple[DType, DType | None]:
     return dtype, b_dtype
 
 
-def _extents(a: Any, b: Any) -> tuple[Any, Any, int, int]:
+def _extents(a: Any, b: Any) -> tuple[Any, Any, int, Any]:
     """(batch, M, N, K); a product without a batch index has a batch of 1."""
     (*batches, m, k), (*others, k2, n) = a.get_size(), b.get_size()
     if len(batches) > 1 or len(batches) != len(others):
         raise Declined(f"operands of sizes {list(a.get_size())} and {list(b.get_size())}")
-    n, k, k2 = static((n, k, k2), "N and K")
+    (n,) = static((n,), "N")
+    k = _k_extent(a, k, k2)
     batch = batches[0] if batches else 1
     if batches and not same(batch, others[0]):
         raise Declined(f"A has a batch of {batch} and B of {others[0]}")
     known = [int(v) for v in (batch, m, n, k) if is_static(v)]
-    if min(known) < 1 or k != k2:
+    if min(known) < 1:
         raise Declined(f"an operand is empty ({batch}x{m}x{n}x{k})")
     return batch, m, n, k
+
+
+def _k_extent(a: Any, k: Any, k2: Any) -> Any:
+    """K of A and of B; dynamic where the weights' gradient of a dynamic batch is computed."""
+    if DType.parse(str(a.get_dtype())).scaled:
+        k, k2 = static((k, k2), "K of FP8 and FP4")
+    if not equal(k, k2):
+        raise Declined(f"A has {k} columns and B {k2} rows")
+    if not is_static(k) and not compat.guard(sympy.Ge(k, 1)):
+        raise Declined(f"nothing is known of K ({k}), which may be 0")
+    return int(k) if is_static(k) else k
 
 
 def _dynamic(numbers: dict[str, Any]) -> dict[str, Any]:
@@ -237,7 +251,7 @@ class _Operand:
     check: bool = False
 
 
-def _operand(node: Any, sizes: tuple[Any, Any, int], k_letter: str, name: str) -> _Operand:
+def _operand(node: Any, sizes: tuple[Any, Any, Any], k_letter: str, name: str) -> _Operand:
     """Layout letter, strides and alignment of an operand of ``sizes`` = (batch, rows, K).
 
     The letter is `k_letter` where K walks memory and the other one where rows do. The stride of
@@ -261,9 +275,9 @@ def _operand(node: Any, sizes: tuple[Any, Any, int], k_letter: str, name: str) -
     size = node.get_dtype().itemsize
     base, check = base_alignment(node, size)
     steps = [ld * size] if lines != 1 else []
-    if name == "A" and letter == "T" and guard_multiple(ld, BASE_BYTES // size):
-        # With M between columns of A, each element would be loaded by itself for the sake of an
-        # odd M, which has a kernel of its own now.
+    if lines != 1 and guard_multiple(ld, BASE_BYTES // size):
+        # With M between columns of A, or K between rows, each element would be loaded by itself
+        # for the sake of odd ones, which have a kernel of their own now.
         steps = []
     aligned = align(base, node.get_layout().offset * size, batch_stride * size, *steps)
     aligned = max(aligned, min(size, 16))
