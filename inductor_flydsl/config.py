@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from .arch import GFX950
+from .division import divider
 from .errors import ConfigError
 from .fusion import Fusion
 from .grouping import Axis
 from .problem import TENSOR_STRIDES, DType, GemmProblem, Layout
 from .scale_ring import ScaleRing
 from .scaling import BLOCK, TILE_BLOCKS
-from .signature import SCALE_STRIDES, SCALES, TENSORS
+from .signature import SCALE_STRIDES, SCALES, TENSORS, TURNS
 
 PIPELINES = ("staged", "hti", "rolled")
 MFMA_M = MFMA_N = 16
@@ -248,6 +249,14 @@ class KernelSpec:
         return gathered or getattr(self.layout, f"{operand}_k_contiguous")
 
     @property
+    def pointers(self) -> tuple[str, ...]:
+        """Names, of `signature.POINTERS`, of what the kernel reads and writes."""
+        tensors = TENSORS[: len(self.fusion.tensors)] if self.fusion else ()
+        scales = SCALES if self.block_scaled else ()
+        split = ("workspace", "counters") if self.config.split_k > 1 else ()
+        return ("c", "a", "b", *tensors, *scales, *split, *(("offsets",) if self.ragged else ()))
+
+    @property
     def mfma_k(self) -> int:
         """K extent of one matrix instruction."""
         return MFMA_K_F8F6F4 if self.dtype.scaled else MFMA_K
@@ -369,12 +378,29 @@ def launch_arguments(
     values |= {"grid": _grid(p, config, compute_units), "k_split": config.split_extent(p)}
     if p.grouping is not None:
         values["groups"] = p.grouping.groups
+    else:
+        values |= turns(config, *config.tiles(p))
     for index, strides in enumerate(p.tensors):
         for axis, stride in zip(TENSOR_STRIDES, strides, strict=True):
             values[f"t{index}_{axis}"] = stride
     for name, scales in (("a", p.a_scales), ("b", p.b_scales)):
         if scales is not None:
             values |= {f"{name}_scale_{of}": getattr(scales, of) for of in SCALE_STRIDES}
+    return values
+
+
+def turns(config: GemmConfig, tiles_m: int, tiles_n: int) -> dict[str, int]:
+    """Divisors by which a workgroup finds its tile, by the names of `signature.INTEGERS`.
+
+    ``tiles`` are those of C, ``turn`` those that run before the next rows of tiles do, and
+    ``rest`` the rows of the last turn.
+    """
+    rows = max(1, config.group_m)
+    values: dict[str, int] = {}
+    divisors = (tiles_m * tiles_n, rows * tiles_n, tiles_m % rows or rows)
+    for name, divisor in zip(TURNS, divisors, strict=True):
+        multiplier, shift = divider(divisor)
+        values |= {name: divisor, f"{name}_multiplier": multiplier, f"{name}_shift": shift}
     return values
 
 

@@ -30,5 +30,8 @@ INTEGERS: tuple[str, ...] = (
     "k_split",
 )
 INTEGERS += ("batch", "a_batch", "b_batch", "c_batch", "groups")
+# Divisors by which a workgroup finds its tile, `config.turns`, each with its `division.divider`.
+TURNS = ("tiles", "turn", "rest")
+INTEGERS += tuple(f"{turn}{part}" for turn in TURNS for part in ("", "_multiplier", "_shift"))
 INTEGERS += tuple(f"{t}_{axis}" for t in TENSORS for axis in ("batch", "row", "column"))
 INTEGERS += tuple(f"{scale}_{axis}" for scale in SCALES for axis in SCALE_STRIDES)

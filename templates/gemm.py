@@ -12,7 +12,7 @@ import flydsl.expr as fx
 from flydsl.expr import const_expr
 
 from ..signature import INTEGERS, POINTERS
-from . import grouped, hti, rolled, staged
+from . import grouped, hti, ops, rolled, staged
 from .workgroup import Launched, Sizes, Workgroup
 
 BODIES = {"staged": staged.body, "hti": hti.body, "rolled": rolled.body}
@@ -56,6 +56,15 @@ def build(spec: Any) -> Any:
         b_batch: fx.Int32,
         c_batch: fx.Int32,
         groups: fx.Int32,
+        tiles: fx.Int32,
+        tiles_multiplier: fx.Int32,
+        tiles_shift: fx.Int32,
+        turn: fx.Int32,
+        turn_multiplier: fx.Int32,
+        turn_shift: fx.Int32,
+        rest: fx.Int32,
+        rest_multiplier: fx.Int32,
+        rest_shift: fx.Int32,
         t0_batch: fx.Int32,
         t0_row: fx.Int32,
         t0_column: fx.Int32,
@@ -105,6 +114,15 @@ def build(spec: Any) -> Any:
             b_batch,
             c_batch,
             groups,
+            tiles,
+            tiles_multiplier,
+            tiles_shift,
+            turn,
+            turn_multiplier,
+            turn_shift,
+            rest,
+            rest_multiplier,
+            rest_shift,
             t0_batch,
             t0_row,
             t0_column,
@@ -125,6 +143,10 @@ def build(spec: Any) -> Any:
             b_scale_batch,
         )
         addresses = {n: fx.Int64(fx.ptrtoint(p)) for n, p in zip(POINTERS, pointers, strict=True)}
+        if const_expr(spec.ragged is None):
+            # Loaded together with the integers, not one by one where they are first used.
+            addresses |= {n: ops.from_here(addresses[n]) for n in spec.pointers}
+            ops.keep_order()
         sizes = Sizes(**dict(zip(INTEGERS, integers, strict=True)))
         launched = Launched.of(spec, addresses, sizes)
         if const_expr(spec.ragged is None):
@@ -161,6 +183,15 @@ def build(spec: Any) -> Any:
         b_batch: fx.Int32,
         c_batch: fx.Int32,
         groups: fx.Int32,
+        tiles: fx.Int32,
+        tiles_multiplier: fx.Int32,
+        tiles_shift: fx.Int32,
+        turn: fx.Int32,
+        turn_multiplier: fx.Int32,
+        turn_shift: fx.Int32,
+        rest: fx.Int32,
+        rest_multiplier: fx.Int32,
+        rest_shift: fx.Int32,
         t0_batch: fx.Int32,
         t0_row: fx.Int32,
         t0_column: fx.Int32,
@@ -209,6 +240,15 @@ def build(spec: Any) -> Any:
             b_batch,
             c_batch,
             groups,
+            tiles,
+            tiles_multiplier,
+            tiles_shift,
+            turn,
+            turn_multiplier,
+            turn_shift,
+            rest,
+            rest_multiplier,
+            rest_shift,
             t0_batch,
             t0_row,
             t0_column,

@@ -36,6 +36,7 @@ class Geometry:
         packed: elements that are stored as one.
         ends_anywhere: K of 8-bit elements may end inside of 16 bytes.
         start: at whose multiples along K, in elements, a tile's first K step begins.
+        k_tail: the last K step may be partial.
     """
 
     rows: int
@@ -49,6 +50,7 @@ class Geometry:
     packed: int = 1
     ends_anywhere: bool = False
     start: int = 1
+    k_tail: bool = True
 
     @property
     def head_chunks(self) -> int:
@@ -148,7 +150,8 @@ class Operand:
         self.step_bytes = fx.Int64(self.k_stride) * (geometry.tile_k * geometry.size)
         # Bytes that a K step spans, where it is whole and where it is the partial last one.
         self.whole = self._span(fx.Int32(geometry.tile_k))
-        self.partial = self._span(ops.modulo(self.k, geometry.tile_k))
+        if geometry.k_tail:
+            self.partial = self._span(ops.modulo(self.k, geometry.tile_k))
         self.thread = fx.thread_idx.x
         self.lane = self.thread % 64
         self.wave_bytes = ops.uniform(self.thread // 64) * (64 * LOAD_BYTES[geometry.load])
@@ -209,7 +212,9 @@ class Operand:
         """`load` in parts that each start a DMA, or all that is gathered."""
         base = self.lds + stage * self.g.bytes
         k_left = self.k - k_step * self.g.tile_k
-        span = (k_left >= self.g.tile_k).select(self.whole, self.partial)
+        span = self.whole
+        if self.g.k_tail:
+            span = (k_left >= self.g.tile_k).select(span, self.partial)
         span = (k_left > 0).select(span, fx.Int32(0))
         rsrc = ops.buffer(self.address + fx.Int64(k_step) * self.step_bytes, span)
         if self.g.load == "gather":

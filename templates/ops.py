@@ -75,18 +75,20 @@ def buffer_load(rsrc: ir.Value, offset: fx.Int32, dtype: Any) -> Any:
     return dtype(value)
 
 
-def buffer_load_elements(rsrc: ir.Value, offset: fx.Int32, count: int, dtype: Any) -> fx.Vector:
-    """Load ``count`` neighbours of ``dtype`` a lane, at an offset that their size divides."""
+def buffer_load_elements(
+    rsrc: ir.Value, offset: fx.Int32, count: int, dtype: Any, skipped: fx.Int32 | None = None
+) -> fx.Vector:
+    """Load ``count`` neighbours of ``dtype`` a lane, at an offset that their size divides.
+
+    Args:
+        rsrc, offset, count, dtype: what to load; an offset of a lane.
+        skipped: as in `load_to_lds`, and within the descriptor's range.
+    """
     words = count * dtype.width // 32
     kind = fx.Vector.make_type(words, fx.Int32)
-    zero = fx.Int32(0).ir_value()
-    value = rocdl.raw_ptr_buffer_load(kind, rsrc, as_ir_value(offset), zero, aux=0)
+    shared = fx.Int32(0).ir_value() if skipped is None else as_ir_value(skipped)
+    value = rocdl.raw_ptr_buffer_load(kind, rsrc, as_ir_value(offset), shared, aux=0)
     return fx.Vector(value).bitcast(dtype)
-
-
-def buffer_load_quad(rsrc: ir.Value, offset: fx.Int32) -> fx.Vector:
-    """Load 4 fp32 a lane."""
-    return buffer_load_elements(rsrc, offset, 4, fx.Float32)
 
 
 def _global_pointer(address: fx.Int64) -> ir.Value:
@@ -126,6 +128,21 @@ def divide(x: fx.Int32, y: fx.Int32) -> tuple[fx.Int32, fx.Int32]:
     """Quotient and remainder of values that are not negative; less work than of signed ones."""
     quotient = fx.Int32(arith.divui(as_ir_value(x), as_ir_value(y)))
     return quotient, x - quotient * y
+
+
+def divide_by(x: fx.Int32, divisor: Any) -> tuple[fx.Int32, fx.Int32]:
+    """As `divide`, by a scalar whose `division.divider` the launch brings.
+
+    Args:
+        x: scalar.
+        divisor: (it, its multiplier, its shift).
+    """
+    value, multiplier, shift = divisor
+    wide = fx.Int64(arith.extui(fx.Int64.ir_type, as_ir_value(multiplier)))
+    product = fx.Int64(arith.extui(fx.Int64.ir_type, as_ir_value(x + x))) * wide
+    high = arith.shrui(as_ir_value(product), as_ir_value(fx.Int64(32)))
+    quotient = fx.Int32(arith.trunci(fx.Int32.ir_type, high)) >> shift
+    return quotient, x - quotient * value
 
 
 def quotient(x: fx.Int32, power_of_two: int) -> fx.Int32:

@@ -7,6 +7,8 @@ and leaves the counter at zero for the next launch. Nobody waits for anybody.
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import flydsl.compiler as flyc
@@ -51,9 +53,10 @@ def reduce_and_store(wg: Workgroup, blocks: list[Block]) -> None:
         store_tile(wg, slices.total(blocks))
 
     if last:
+        finish()
+        # Behind the loads, which would wait for it.
         if lane == 0:
             ops.store_word(counter, 0)
-        finish()
 
 
 def _wave(wg: Workgroup) -> Any:
@@ -69,51 +72,39 @@ class _Slices:
         self.wg = wg
         self.block_bytes = config.threads * QUAD_BYTES
         self.split_bytes = blocks * self.block_bytes
-        tile = fx.Int64(wg.tile) * (config.split_k * self.split_bytes)
-        self.start = wg.addresses["workspace"] + tile
+        size = config.split_k * self.split_bytes
+        start = wg.addresses["workspace"] + fx.Int64(wg.tile) * size
+        self.rsrc = ops.buffer(start, fx.Int32(size))
         self.offset = (_wave(wg) * 64 + fx.thread_idx.x % 64) * QUAD_BYTES
 
-    def _start(self, split: Any) -> Any:
-        return self.start + fx.Int64(split) * self.split_bytes
-
     def write(self, blocks: list[Block]) -> None:
-        rsrc = ops.buffer(self._start(self.wg.split), fx.Int32(self.split_bytes))
+        mine = self.wg.split * self.split_bytes
         for i, block in enumerate(blocks):
-            ops.buffer_store(block.value, rsrc, self.offset + i * self.block_bytes)
+            ops.buffer_store(block.value, self.rsrc, self.offset, mine + i * self.block_bytes)
 
     def total(self, blocks: list[Block]) -> list[Block]:
-        """The sum over splits, first to last, this workgroup's share from its registers."""
-        shares = []
-        for split in range(self.wg.spec.config.split_k):
-            mine = self.wg.split == split
-            # Of what the registers hold, nothing is loaded.
-            size = mine.select(fx.Int32(0), fx.Int32(self.split_bytes))
-            shares.append((mine, ops.buffer(self._start(fx.Int32(split)), size)))
+        """The sum over splits, first to last. This workgroup's own share is read back as well:
+        to take it from the registers, whatever its place in the order, would cost more."""
+        splits = self.wg.spec.config.split_k
         loads = LOADS if len(blocks) <= ROOMY_BLOCKS else LOADS_FEW
-        each = max(1, loads // len(shares))
-        first = [self._load(i, shares) for i in range(min(each, len(blocks)))]
+        each = max(1, loads // splits)
+        first = [self._load(i, splits) for i in range(min(each, len(blocks)))]
         done: list[Block] = []
         for start in range(0, len(blocks), each):
             # Left alone, the compiler would wait for each load before it issues the next.
             following = range(start + each, min(start + 2 * each, len(blocks)))
-            second = [self._load(i, shares) for i in following]
+            second = [self._load(i, splits) for i in following]
             ops.keep_order()
             done += [
-                block._replace(value=self._sum(block.value, quads, shares))
+                block._replace(value=functools.reduce(operator.add, quads))
                 for block, quads in zip(blocks[start : start + each], first, strict=True)
             ]
             first = second
         return done
 
-    def _load(self, index: int, shares: list[tuple[Any, Any]]) -> list[fx.Vector]:
-        offset = self.offset + index * self.block_bytes
-        return [ops.buffer_load_quad(rsrc, offset) for _, rsrc in shares]
-
-    @staticmethod
-    def _sum(own: Any, quads: list[fx.Vector], shares: list[tuple[Any, Any]]) -> Any:
-        total = None
-        for (mine, _), quad in zip(shares, quads, strict=True):
-            kept = [mine.select(own[i], quad[i]) for i in range(QUAD)]
-            value = fx.Vector.from_elements(kept, fx.Float32)
-            total = value if total is None else total + value
-        return total
+    def _load(self, index: int, splits: int) -> list[fx.Vector]:
+        starts = (s * self.split_bytes + index * self.block_bytes for s in range(splits))
+        return [
+            ops.buffer_load_elements(self.rsrc, self.offset, QUAD, fx.Float32, fx.Int32(start))
+            for start in starts
+        ]

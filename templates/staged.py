@@ -47,11 +47,12 @@ def body(wg: Workgroup) -> None:
 def begin(wg: Workgroup) -> tuple[Operand, Operand]:
     """A and B, the data of their first K step on its way."""
     config = wg.spec.config
-    a = wg.operand_a(config.tile_m, wg.lds)
-    b = wg.operand_b(config.tile_n, wg.lds + config.stages * a.g.bytes)
     # Before anything else is computed: the first data takes longest.
-    for operand in (a, b):
-        operand.load(fx.Int32(0), fx.Int32(0))
+    a = wg.operand_a(config.tile_m, wg.lds)
+    a.load(fx.Int32(0), fx.Int32(0))
+    ops.keep_order()
+    b = wg.operand_b(config.tile_n, wg.lds + config.stages * a.g.bytes)
+    b.load(fx.Int32(0), fx.Int32(0))
     ops.keep_order()
     return a, b
 
@@ -149,14 +150,18 @@ class Ring:
         acc, first, before, stage = state
         after = self.after(stage)
         self.wait(self.ahead)
-        current = first if self.ahead else self.read(stage, 0) + self.step_scales(k_step)
+        # Where memory sets the pace, all reads of a step go before its loads, at which a wave may
+        # stall; elsewhere they keep an instruction ahead.
+        early = [self.read(stage, i) for i in range(0 if self.ahead else self.a.instructions)]
+        current = first if self.ahead else early[0] + self.step_scales(k_step)
         slices = self.b.reads + self.a.reads
         scales, current = current[slices:], current[:slices]
         b_scales, a_scales = scales[: self.b.scale_reads], scales[self.b.scale_reads :]
         for instruction in range(self.a.instructions):
             following: list[Any] = []
             if instruction + 1 < self.a.instructions:
-                following = self.read(stage, instruction + 1)
+                later = instruction + 1
+                following = self.read(stage, later) if self.ahead else early[later]
             elif self.ahead:
                 following = self.read(after, 0) + self.step_scales(k_step + 1)
             if instruction == 0 and remaining is None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import flydsl.expr as fx
 
+from ..division import divider
 from . import ops
 
 XCDS = 8
@@ -19,6 +20,34 @@ def remap_xcd(pid: Any, grid: Any) -> Any:
     xcd, extra = ops.modulo(pid, XCDS), ops.modulo(grid, XCDS)
     before = (xcd < extra).select(xcd, extra)
     return xcd * ops.quotient(grid, XCDS) + before + ops.quotient(pid, XCDS)
+
+
+def divisor(sizes: Any, name: str) -> tuple[Any, Any, Any]:
+    """One of `signature.TURNS` as `ops.divide_by` takes it."""
+    return tuple(getattr(sizes, f"{name}{part}") for part in ("", "_multiplier", "_shift"))
+
+
+def in_turns(pid: Any, tiles_m: Any, sizes: Any, group_m: int) -> tuple[Any, Any]:
+    """`group_along_m` with the divisors of `config.turns`, which cost a workgroup less.
+
+    Args:
+        pid: index of the tile.
+        tiles_m: of the problem.
+        sizes: of the launch.
+        group_m: as in GemmConfig.
+    """
+    first, inside = ops.divide_by(pid, divisor(sizes, "turn"))
+    if group_m == 0:
+        return first, inside
+    first = first * group_m
+    last = tiles_m - first < group_m
+    whole = (group_m, *divider(group_m))
+    rows = tuple(
+        last.select(mine, fx.Int32(full))
+        for mine, full in zip(divisor(sizes, "rest"), whole, strict=True)
+    )
+    column, row = ops.divide_by(inside, rows)
+    return first + row, column
 
 
 def group_along_m(pid: Any, tiles_m: Any, tiles_n: Any, group_m: int) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from ..signature import INTEGERS, POINTERS
 from . import ops
 from .loads import Geometry, Operand
 from .scales import BlockScales, Source
-from .tiles import group_along_m, remap_xcd
+from .tiles import divisor, in_turns, remap_xcd
 
 TYPES = {"bfloat16": fx.BFloat16, "float16": fx.Float16, "float32": fx.Float32}
 # Of an argument in memory.
@@ -121,17 +121,16 @@ class Workgroup:
         sizes, config = launched.sizes, launched.spec.config
         pid, batch = fx.block_idx.x, fx.block_idx.y
         tiles_m = ops.quotient(sizes.m + (config.tile_m - 1), config.tile_m)
-        tiles_n = ops.quotient(sizes.n + (config.tile_n - 1), config.tile_n)
         k0, k, split = fx.Int32(0), sizes.k, fx.Int32(0)
         if config.xcd_remap:
             pid = remap_xcd(pid, sizes.grid)
         if config.split_k > 1:
-            split, pid = ops.divide(pid, tiles_m * tiles_n)
+            split, pid = ops.divide_by(pid, divisor(sizes, "tiles"))
             k0 = split * sizes.k_split
             left = sizes.k - k0
             k = (left < sizes.k_split).select(left, sizes.k_split)
             k = (k > 0).select(k, fx.Int32(0))
-        tile_m, tile_n = group_along_m(pid, tiles_m, tiles_n, config.group_m)
+        tile_m, tile_n = in_turns(pid, tiles_m, sizes, config.group_m)
         place = Place(
             m0=tile_m * config.tile_m,
             n0=tile_n * config.tile_n,
@@ -140,7 +139,7 @@ class Workgroup:
             k0=k0,
             k=k,
             batch=batch,
-            tile=batch * (tiles_m * tiles_n) + pid,
+            tile=batch * sizes.tiles + pid,
             split=split,
         )
         return cls.at(launched, place)
@@ -190,7 +189,8 @@ class Workgroup:
         s, spec = self.sizes, self.spec
         along_k = spec.layout.a_k_contiguous
         geometry = self._geometry((rows, spec.config.tile_m), "a", spec.config.waves_m)
-        strides = (s.lda, s.a_inner) if along_k else (s.a_inner, s.lda)
+        inner = s.a_inner if geometry.load == "gather" else fx.Int32(1)
+        strides = (s.lda, inner) if along_k else (inner, s.lda)
         return self._operand("a", geometry, lds, (self.m0, self.place.m_end), strides)
 
     def operand_b(self, rows: int, lds: Any) -> Operand:
@@ -198,7 +198,8 @@ class Workgroup:
         s, spec = self.sizes, self.spec
         along_k = spec.layout.b_k_contiguous
         geometry = self._geometry((rows, spec.config.tile_n), "b", spec.config.waves_n)
-        strides = (s.ldb, s.b_inner) if along_k else (s.b_inner, s.ldb)
+        inner = s.b_inner if geometry.load == "gather" else fx.Int32(1)
+        strides = (s.ldb, inner) if along_k else (inner, s.ldb)
         return self._operand("b", geometry, lds, (self.n0, self.place.n_end), strides)
 
     def _operand(
@@ -233,6 +234,7 @@ class Workgroup:
             packed=dtype.packed,
             ends_anywhere=spec.ragged is Axis.K and not spec.block_scaled,
             start=start_of(spec) if spec.ragged is Axis.K else 1,
+            k_tail=spec.k_tail,
         )
 
     def block_scales(self) -> BlockScales | None:
