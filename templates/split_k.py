@@ -83,11 +83,16 @@ class _Slices:
             ops.buffer_store(block.value, self.rsrc, self.offset, mine + i * self.block_bytes)
 
     def total(self, blocks: list[Block]) -> list[Block]:
-        """The sum over splits, first to last. This workgroup's own share is read back as well:
-        to take it from the registers, whatever its place in the order, would cost more."""
-        splits = self.wg.spec.config.split_k
+        """The sum over splits, first to last.
+
+        Of two, the other's share is added to this one, which is the same. Of more, this one is
+        read back as well: to take it from the registers, whatever its place, would cost more.
+        """
+        count = self.wg.spec.config.split_k
+        pair = count == 2
+        splits = [1 - self.wg.split] if pair else [fx.Int32(split) for split in range(count)]
         loads = LOADS if len(blocks) <= ROOMY_BLOCKS else LOADS_FEW
-        each = max(1, loads // splits)
+        each = max(1, loads // len(splits))
         first = [self._load(i, splits) for i in range(min(each, len(blocks)))]
         done: list[Block] = []
         for start in range(0, len(blocks), each):
@@ -96,15 +101,17 @@ class _Slices:
             second = [self._load(i, splits) for i in following]
             ops.keep_order()
             done += [
-                block._replace(value=functools.reduce(operator.add, quads))
+                block._replace(
+                    value=functools.reduce(operator.add, [block.value, *quads] if pair else quads)
+                )
                 for block, quads in zip(blocks[start : start + each], first, strict=True)
             ]
             first = second
         return done
 
-    def _load(self, index: int, splits: int) -> list[fx.Vector]:
-        starts = (s * self.split_bytes + index * self.block_bytes for s in range(splits))
+    def _load(self, index: int, splits: list[Any]) -> list[fx.Vector]:
+        starts = (split * self.split_bytes + index * self.block_bytes for split in splits)
         return [
-            ops.buffer_load_elements(self.rsrc, self.offset, QUAD, fx.Float32, fx.Int32(start))
+            ops.buffer_load_elements(self.rsrc, self.offset, QUAD, fx.Float32, start)
             for start in starts
         ]
