@@ -348,6 +348,12 @@ class Tuner:
                 results[config] = _failed(device, config, f"CompileFailed: {artifact}")
             else:
                 built.append((config, artifact))
+        spilling = _spilling([artifact for _, artifact in built])
+        for config, artifact in built:
+            if artifact in spilling:
+                spills = f"Spills: {artifact.resources.spills} registers, and others none"
+                results[config] = _failed(device, config, spills)
+        built = [pair for pair in built if pair[0] not in results]
         if built:
             measured = self.measure(device, built, plan.problem, deadline)
             results |= {m.config: m for m in measured}
@@ -355,7 +361,8 @@ class Tuner:
         for m in results.values():
             if not m.ok and m.tried:
                 count(rejected=1)
-                log.warning("%s for %s rejected: %s", m.config.name, plan.problem, m.failure)
+                level = logging.INFO if "Spills" in str(m.failure) else logging.WARNING
+                log.log(level, "%s for %s rejected: %s", m.config.name, plan.problem, m.failure)
         return [*(results[config] for config in plan.configs), *plan.carried]
 
     def held_contest(
@@ -385,6 +392,12 @@ class Tuner:
 
 
 _UNKNOWN = EnvironmentKey(sources="unknown", flydsl="unknown", plugin=__version__)
+
+
+def _spilling(artifacts: Sequence[Any]) -> list[Any]:
+    """Those that spill registers, where some don't."""
+    found = [a for a in artifacts if a.resources is not None and a.resources.spills]
+    return found if len(found) < len(artifacts) else []
 
 
 def _failed(device: Device, config: GemmConfig, reason: str) -> Measurement:

@@ -18,7 +18,7 @@ class Resources:
     Attributes:
         vgprs, agprs: vector registers a lane, sgprs: scalar registers a wave.
         lds_bytes: static LDS of a workgroup; scratch_bytes: private memory of a lane.
-        spills: registers spilled to scratch, vector and scalar.
+        spills: registers spilled, vector ones to scratch and scalar ones to lanes of vector ones.
     """
 
     vgprs: int

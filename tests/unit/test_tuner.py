@@ -97,6 +97,24 @@ def test_failing_candidates_lose_with_one_warning_each(
     assert again is not None and again.rejected == found.rejected
 
 
+def test_kernels_that_spill_lose_unless_all_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    a, b, *others = world.tuner(tmp_path).select(PROBLEM, GPU)
+    world.spills, world.times = {a: 3, b: 61}, {a: 10.0, others[0]: 50.0}
+    with caplog.at_level(logging.WARNING):
+        found = world.tuner(tmp_path).tune(PROBLEM, GPU)
+    assert found.best == others[0] and not caplog.records
+    assert {m.config: m.failure for m in found.rejected} == {
+        a: "Spills: 3 registers, and others none",
+        b: "Spills: 61 registers, and others none",
+    }
+    assert not {a, b} & set(world.ran)
+    world.spills |= dict.fromkeys(others, 1)
+    assert world.tuner(tmp_path).tune(PROBLEM, GPU, force=True).best == a
+
+
 def test_a_record_of_failures_is_a_hit(tmp_path: Path) -> None:
     world = World()
     world.broken = set(world.tuner(tmp_path).select(PROBLEM, GPU))

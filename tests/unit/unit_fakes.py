@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inductor_flydsl.arch import GFX950, Arch
+from inductor_flydsl.compiler.artifact import Artifact, Resources
 from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.devices.base import Clock, Kernel, Timing
 from inductor_flydsl.errors import CompileFailed, MissingDependency
@@ -92,12 +93,14 @@ class World:
     Attributes:
         times: µs by config, or a reason to fail; others take the default of 100 µs.
         broken: configs that do not compile.
+        spills: registers that a config's kernel spills; others spill none.
         compile_at_most: kernels that a compile gets to before its deadline.
     """
 
     times: dict[GemmConfig, float | str] = field(default_factory=dict)
     spread: float = 0.0
     broken: set[GemmConfig] = field(default_factory=set)
+    spills: dict[GemmConfig, int] = field(default_factory=dict)
     environment: EnvironmentKey | None = ENVIRONMENT
     compiled: list[KernelSpec] = field(default_factory=list)
     ran: list[GemmConfig] = field(default_factory=list)
@@ -120,7 +123,13 @@ class World:
         done = list(specs[: self.compile_at_most])
         self.compiled += done
         options["progress"](len(done), len(specs))
-        return {s: CompileFailed("made up") if s.config in self.broken else s for s in done}
+        broken = CompileFailed("made up")
+        return {s: broken if s.config in self.broken else self._artifact(s, arch) for s in done}
+
+    def _artifact(self, spec: KernelSpec, arch: str) -> Artifact:
+        spills = self.spills.get(spec.config, 0)
+        held = Resources(vgprs=64, agprs=0, sgprs=40, lds_bytes=0, scratch_bytes=0, spills=spills)
+        return Artifact(spec=spec, arch=arch, backend="rocm", key="0", resources=held)
 
     def _measure(
         self,
@@ -135,7 +144,7 @@ class World:
     def _one(
         self, device: Any, artifact: Any, problem: GemmProblem, config: GemmConfig
     ) -> Measurement:
-        assert artifact == KernelSpec.of(problem, config)
+        assert artifact.spec == KernelSpec.of(problem, config)
         self.ran.append(config)
         outcome = self.times.get(config, 100.0)
         failure = outcome if isinstance(outcome, str) else None
