@@ -118,8 +118,11 @@ class KSchedule:
         group, inside = ops.divide(tile, self.tiles_m * self.tiles_n)
         tile_m, tile_n = group_along_m(inside, self.tiles_m, self.tiles_n, config.group_m)
         start, end = _bounds(launched, group, sizes.k)
+        spoiled = None
         if spec.block_scaled:
-            # Blocks that two groups share would have no scale of their own.
+            # Blocks that two groups share have no scale of their own. The device can refuse no
+            # offsets, and a result that leaves elements out must not look like one.
+            spoiled = (end > start) & (((start | end) & (BLOCK - 1)) != 0)
             start, end = start & -BLOCK, end & -BLOCK
         begin = _begin(launched, start)
         return Place(
@@ -134,6 +137,7 @@ class KSchedule:
             split=fx.Int32(0),
             k_head=start - begin if start_of(spec) > 1 else None,
             scale_shift=_shift(self.padding, _done(launched, group), start),
+            spoiled=spoiled,
         )
 
 

@@ -232,7 +232,7 @@ def multiply_halves(wg: Workgroup, a: Any, b: Any) -> list[Any]:
     spec, wave, k = wg.spec, wg.wave, wg.k
     step_of = Step(wg, a, b)
     tile_k = spec.config.tile_k
-    acc = [ops.zeros() for _ in range(4 * a[0].g.fragments * b[0].g.fragments)]
+    acc = [wg.cleared() for _ in range(4 * a[0].g.fragments * b[0].g.fragments)]
     step_of.start()
     if const_expr(wg.place.k_head is not None):
         step_of.clear_heads(wg.place.k_head)

@@ -330,9 +330,9 @@ def settle() -> None:
     rocdl.sched_barrier(0)
 
 
-def zeros() -> fx.Vector:
-    """A cleared accumulator: 4 fp32 a lane."""
-    return fx.Vector.filled(4, 0.0, fx.Float32)
+def filled(value: Any) -> fx.Vector:
+    """An accumulator that starts with a value: 4 fp32 a lane."""
+    return fx.Vector.filled(4, value, fx.Float32)
 
 
 def set_priority(level: int) -> None:

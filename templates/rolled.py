@@ -96,7 +96,7 @@ def multiply_turns(wg: Workgroup, a: Operand, b: Operand, scales: Any) -> list[A
     ring = RolledRing(wg, a, b, scales)
     # Plain names: FlyDSL would carry an object whose method is called through the loop.
     advance, stages = ring.advance, ring.stages
-    acc = [ops.zeros() for _ in range(a.g.fragments * b.g.fragments)]
+    acc = [wg.cleared() for _ in range(a.g.fragments * b.g.fragments)]
     first = ring.start()
     full = ops.quotient(k, tile_k)
     before, stage = fx.Int32(stages - 1), fx.Int32(0)

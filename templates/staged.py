@@ -195,7 +195,7 @@ def multiply_ring(wg: Workgroup, a: Operand, b: Operand, scales: Any) -> list[An
     ring = Ring(wg, a, b, scales)
     # A plain name: FlyDSL would carry an object whose method is called through the loop.
     advance = ring.advance
-    acc = [ops.zeros() for _ in range(a.g.fragments * b.g.fragments)]
+    acc = [wg.cleared() for _ in range(a.g.fragments * b.g.fragments)]
     first = ring.start()
     full = ops.quotient(k, tile_k)
     before, stage = fx.Int32(ring.stages - 1), fx.Int32(0)

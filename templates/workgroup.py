@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, make_dataclass, replace
 from typing import Any
 
@@ -77,6 +78,8 @@ class Place:
         k_head: elements from k0 on that are another group's; None is none.
         scale_shift: how many elements of the ragged extent later than the group its swizzled
             scales begin, because those of the groups before it are padded.
+        spoiled: whether the group has no result, because it begins or ends inside of a block whose
+            scale another one has too; None is never.
         batch: index of the batch or group.
         tile, split: index of the tile of C in the launch, and of the split of its K.
     """
@@ -94,6 +97,7 @@ class Place:
     n_first: Any = None
     k_head: Any = None
     scale_shift: Any = None
+    spoiled: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +187,12 @@ class Workgroup:
     @property
     def split(self) -> Any:
         return self.place.split
+
+    def cleared(self) -> Any:
+        """What an accumulator starts with: zeros, or NaN where there can be no result."""
+        if self.place.spoiled is None:
+            return ops.filled(0.0)
+        return ops.filled(self.place.spoiled.select(fx.Float32(math.nan), fx.Float32(0.0)))
 
     def operand_a(self, rows: int, lds: Any) -> Operand:
         """The first ``rows`` rows of the tile of A, with a ring at LDS ``lds``."""
