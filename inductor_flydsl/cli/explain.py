@@ -9,7 +9,7 @@ from typing import Any
 from .. import calibration, explanation, logs, model, occupancy
 from ..devices.base import Clock
 from ..problem import GemmProblem
-from . import FAILED, OK, UsageError
+from . import FAILED, OK, MissingArgument, UsageError
 from .cache import measurements_table
 from .output import emit_json, microseconds, say, table
 
@@ -17,11 +17,11 @@ from .output import emit_json, microseconds, say, table
 def run(arguments: argparse.Namespace) -> int:
     if arguments.top < 0:
         raise UsageError("--top", arguments.top, "is negative", "use 0 or more")
-    if (arguments.problem is None) == (arguments.log is None):
-        given = "none" if arguments.problem is None else f"{arguments.problem} and --log"
-        raise UsageError(
-            "PROBLEM", given, "is not one thing to explain", "pass M,N,K or --log FILE"
-        )
+    if arguments.problem is None and arguments.log is None:
+        raise MissingArgument("PROBLEM", "pass M,N,K or --log FILE")
+    if arguments.problem is not None and arguments.log is not None:
+        way = "leave one of them out"
+        raise UsageError("PROBLEM", arguments.problem, "is explained apart from --log", way)
     if arguments.log is not None:
         return _explain_log(arguments)
     found = explanation.explain(GemmProblem.parse(arguments.problem), arch=arguments.arch)

@@ -14,10 +14,12 @@ from ..fleet import Job, Outcome, tune_over
 from ..problem import GemmProblem
 from ..records import TuningRecord, now_utc
 from ..tuner import Tuner, default_tuner
-from . import FAILED, OK, UsageError
+from . import FAILED, OK, MissingArgument, UsageError
 from .cache import summary
 from .output import emit_json, microseconds, say, table
 from .progress import Progress
+
+_WAY = "pass M,N,K or --shapes with a file of problems"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     _print(arguments, outcomes)
     measured = sum(o.measured for o in outcomes)
     say(f"{measured} candidates measured in {time.perf_counter() - start:.1f} s of wall time")
+    _tell_left(outcomes, tuner.budget)
     worked = all(o.record is not None and o.record.best is not None for o in outcomes)
     return OK if worked and not refused else FAILED
 
@@ -54,9 +57,9 @@ def _problems(arguments: argparse.Namespace) -> list[GemmProblem]:
     for name in arguments.shapes:
         problems += shapes.read(Path(name))
     if not problems:
-        way = "pass M,N,K or --shapes FILE"
-        given = " ".join([*arguments.problems, *arguments.shapes]) or "nothing"
-        raise UsageError("PROBLEM or --shapes", given, "holds no problem", way)
+        if not arguments.shapes:
+            raise MissingArgument("PROBLEM", _WAY)
+        raise UsageError("--shapes", " ".join(arguments.shapes), "holds no problem", _WAY)
     return list(dict.fromkeys(problems))
 
 
@@ -148,6 +151,13 @@ def _on_ray(
         progress.close()
 
 
+def _tell_left(outcomes: list[Outcome], budget: float) -> None:
+    """What a budget cut off, where it did."""
+    left = sum(not m.tried for o in outcomes if o.record for m in o.record.measurements)
+    if left and budget:
+        say(f"the budget of {budget:g} s ran out with {left} candidates left; tune again goes on")
+
+
 def _print(arguments: argparse.Namespace, outcomes: list[Outcome]) -> None:
     for outcome in outcomes:
         if outcome.record is None:
@@ -211,9 +221,8 @@ def _dry_run(
 ) -> None:
     plans = []
     for problem in problems:
-        stored = None if arguments.force else tuner.lookup(problem, device)
-        chosen = [] if stored is not None else tuner.select(problem, device)
-        plans.append((problem, stored, ranking.rank(problem, chosen, device.arch)))
+        stored, left = tuner.outstanding(problem, device, force=arguments.force)
+        plans.append((problem, stored, ranking.rank(problem, left, device.arch)))
     if arguments.json:
         emit_json(
             [
@@ -229,12 +238,14 @@ def _dry_run(
         )
         return
     for problem, stored, ranked in plans:
-        if stored is not None:
-            print(f"{problem} on {device.name}: stored as {stored.id}")
+        held = "" if stored is None else f" (effort {stored.effort}, stored as {stored.id})"
+        if not ranked:
+            print(f"{problem} on {device.name}: would measure nothing{held}")
             continue
-        print(f"{problem} on {device.name}: would measure {len(ranked)}")
+        print(f"{problem} on {device.name}: would measure {len(ranked)}{held}")
         rows = [(c.name, microseconds(p.us)) for c, p in ranked]
         print(table(("CONFIG", f"US ({model.CLOCK})"), rows, indent="  "))
-    _tell_errors((model.CLOCK, problem) for problem, stored, _ in plans if stored is None)
+    _tell_errors((model.CLOCK, problem) for problem, _, ranked in plans if ranked)
     store = settings.as_text(settings.current().cache_dir)
-    say(f"effort {tuner.effort}, store {store}; nothing was measured")
+    limit = f", budget {tuner.budget:g} s" if tuner.budget else ""
+    say(f"effort {tuner.effort}{limit}, store {store}; nothing was measured")

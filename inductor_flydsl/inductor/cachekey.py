@@ -19,7 +19,7 @@ from typing import Any
 from .. import settings
 from .._version import __version__
 from ..devices.base import Device
-from ..errors import MissingDependency
+from ..errors import MissingDependency, SettingError
 from . import compat
 
 log = logging.getLogger("inductor_flydsl")
@@ -38,7 +38,9 @@ def graph_key(active: bool) -> str:
     try:
         return json.dumps(_parts(), sort_keys=True)
     except Exception as error:
-        log.warning("the FX graph cache is not used: %s: %s", type(error).__name__, error)
+        # A product of the graph says so of a setting, once, when it is left to other backends.
+        level = logging.DEBUG if isinstance(error, SettingError) else logging.WARNING
+        log.log(level, "the FX graph cache is not used: %s: %s", type(error).__name__, error)
         return f"unknown-{uuid.uuid4()}"
 
 

@@ -98,6 +98,7 @@ def offer(inputs: Inputs, others: Sequence[Any]) -> Any:
         RecordMissing: as INDUCTOR_FLYDSL_CACHE=require asks. Nothing else ever escapes.
     """
     problem = None
+    settings.check_names()
     try:
         _check_graph()
         asked = OPS[inputs.op].ask(inputs)

@@ -36,6 +36,22 @@ def static(numbers: Iterable[Any], what: str) -> tuple[int, ...]:
     return tuple(int(v) for v in numbers)
 
 
+def static_extents(**extents: Any) -> dict[str, int]:
+    """Plain integers of extents, by their names in a problem.
+
+    Raises:
+        Declined: some are symbolic; the message names those alone.
+    """
+    moving = {name: v for name, v in extents.items() if not is_static(v)}
+    if moving:
+        names = " and ".join(name.upper() for name in moving)
+        text = ", ".join(f"{name.upper()} = {v}" for name, v in moving.items())
+        raise Declined(
+            f"{names} may not be dynamic ({text}): mark it static, or pad to a few sizes"
+        )
+    return {name: int(v) for name, v in extents.items()}
+
+
 def hint(number: Any) -> int:
     """The value to tune at; symbols count as at least 2, so that no case of 1 is taken for all."""
     if is_static(number):

@@ -15,7 +15,7 @@ from ..errors import ProblemError
 from ..grouping import Axis, Grouping
 from ..problem import GemmProblem, Layout
 from . import compat
-from .extents import Declined, equal, hint, is_static, static
+from .extents import Declined, equal, hint, is_static, static, static_extents
 from .operands import Asked, _dtype, _dynamic, _operand, _output, common_types, product
 
 OP, SCALED_OP = "grouped_mm", "scaled_grouped_mm"
@@ -137,7 +137,7 @@ def _grouped(a: Any, b: Any, layout: Any, op: str, grouping: Grouping) -> Asked:
     (m, k), (k2, n) = (x.get_size()[-2:] for x in (a, b))
     extents = {"m": m, "n": n, "k": k}
     fixed = {name: v for name, v in extents.items() if name != grouping.axis.value}
-    extents |= zip(fixed, static(fixed.values(), f"{' and '.join(fixed).upper()}"), strict=True)
+    extents |= static_extents(**fixed)
     m, n, k = extents.values()
     if min(int(v) for v in extents.values() if is_static(v)) < 1:
         raise Declined(f"an operand is empty ({m}x{n}x{k})")

@@ -11,11 +11,22 @@ from typing import Any
 
 import sympy
 
+from .. import space
 from ..errors import ProblemError
 from ..fusion import Fusion, Node, Tensor
 from ..problem import DType, GemmProblem, Layout, alignment
 from . import compat
-from .extents import Declined, align, equal, guard_multiple, hint, is_static, same, static
+from .extents import (
+    Declined,
+    align,
+    equal,
+    guard_multiple,
+    hint,
+    is_static,
+    same,
+    static,
+    static_extents,
+)
 
 __all__ = ["Asked", "Declined", "describe", "plain", "product", "quads_aligned", "with_bias"]
 
@@ -126,7 +137,7 @@ def _extents(a: Any, b: Any) -> tuple[Any, Any, int, Any]:
     (*batches, m, k), (*others, k2, n) = a.get_size(), b.get_size()
     if len(batches) > 1 or len(batches) != len(others):
         raise Declined(f"operands of sizes {list(a.get_size())} and {list(b.get_size())}")
-    (n,) = static((n,), "N")
+    n = static_extents(n=n)["n"]
     k = _k_extent(a, k, k2)
     batch = batches[0] if batches else 1
     if batches and not same(batch, others[0]):
@@ -139,8 +150,8 @@ def _extents(a: Any, b: Any) -> tuple[Any, Any, int, Any]:
 
 def _k_extent(a: Any, k: Any, k2: Any) -> Any:
     """K of A and of B; dynamic where the weights' gradient of a dynamic batch is computed."""
-    if DType.parse(str(a.get_dtype())).scaled:
-        k, k2 = static((k, k2), "K of FP8 and FP4")
+    if _dtype(a.get_dtype()).scaled:
+        (k,), (k2,) = (static((v,), "K of FP8 and FP4") for v in (k, k2))
     if not equal(k, k2):
         raise Declined(f"A has {k} columns and B {k2} rows")
     if not is_static(k) and not compat.guard(sympy.Ge(k, 1)):
@@ -322,4 +333,5 @@ def _dtype(dtype: Any) -> DType:
     try:
         return DType.parse(str(dtype))
     except ProblemError as error:
-        raise Declined(str(error)) from error
+        name = str(dtype).removeprefix("torch.")
+        raise Declined(space.dtype_limit(name)) from error

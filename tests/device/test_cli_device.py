@@ -112,6 +112,30 @@ def test_tune_dry_run_measures_nothing(capsys: pytest.CaptureFixture[str], store
     assert not store.exists()
 
 
+def test_a_dry_run_says_what_a_larger_effort_would_add(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ("tune", SMALL, "--device", "reference")
+    (row,) = json.loads(run(capsys, *argv, "--json")[1])
+    exhaustive = (*argv, "--effort", "exhaustive", "--dry-run")
+    status, out, _ = run(capsys, *exhaustive)
+    first = out.splitlines()[0]
+    assert status == 0 and f"(effort default, stored as {row['key']})" in first
+    (plan,) = json.loads(run(capsys, *exhaustive, "--json")[1])
+    assert plan["stored"] == row["key"] and len(plan["candidates"]) > 100
+    assert f"would measure {len(plan['candidates'])} " in first
+
+
+def test_a_budget_that_runs_out_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ("tune", SMALL, "--device", "reference")
+    status, out, err = run(capsys, *argv, "--budget", "0.001")
+    assert status == 1 and "none measured yet" in out
+    left = tuner.DEFAULT_CANDIDATES
+    assert f"the budget of 0.001 s ran out with {left} candidates left; tune again" in err
+    status, _, err = run(capsys, *argv, "--budget", "300")
+    assert status == 0 and "budget" not in err
+
+
 def test_tune_reports_what_has_no_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "tune", "8,8,8,fp32", "--device", "reference")
     assert (status, out) == (1, "") and "dtype float32 has no kernel" in err

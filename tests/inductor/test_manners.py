@@ -71,8 +71,16 @@ def test_a_setting_that_keeps_us_out_is_said_once(
         for columns in (8, 24):
             _, _, decisions = compiled(lambda a, b: a @ b, random(7, 16), random(16, columns))
             assert [d.chosen for d in decisions] == ["ATEN"]
-    said = [r for r in caplog.records if words in r.message and "mm " in r.message]
-    assert len(said) == 1
+    (said,) = [r.message for r in caplog.records if words in r.message]
+    assert said.startswith("mm ")
+
+
+def test_a_misspelled_variable_is_said_once_in_a_compile(compiled, monkeypatch, caplog):
+    monkeypatch.setenv("INDUCTOR_FLYDSL_EFORTS", "exhaustive")
+    for columns in (8, 24):
+        compiled(lambda a, b: a @ b, random(7, 16), random(16, columns))
+    (said,) = [r.message for r in caplog.records if "EFORTS" in r.message]
+    assert "did you mean INDUCTOR_FLYDSL_EFFORT?" in said
 
 
 def test_what_is_recorded_of_a_biased_layer_serves_its_compile(compiled, monkeypatch, tmp_path):

@@ -106,7 +106,11 @@ def test_both_operands_are_views_of_one_buffer(compiled):
     [
         (torch.randn(8, 8), torch.randn(8, 8), "dtype float32 has no kernel"),
         (torch.ones(8, 8, dtype=torch.int32), torch.ones(8, 8, dtype=torch.int32), "int32"),
-        (torch.randn(8, 8, dtype=torch.float64), torch.randn(8, 8).double(), "float64"),
+        (
+            torch.randn(8, 8, dtype=torch.float64),
+            torch.randn(8, 8).double(),
+            "dtype float64 has no",
+        ),
         (random(8, 0), random(0, 8), "an operand is empty"),
         (random(0, 8), random(8, 8), "an operand is empty"),
     ],

@@ -324,3 +324,38 @@ def test_explain_takes_types_of_a_and_of_b(capsys: pytest.CaptureFixture[str], a
     _, out, err = run(capsys, "explain", "64,64,256,mxfp8:mxfp4->fp32")
     assert "float8_e4m3fn x float4_e2m1fn_x2 NT mx plain -> float32" in out
     assert "PyTorch has no op for FP8 times FP4" in err
+
+
+def test_a_misspelled_variable_is_told_by_a_command(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("INDUCTOR_FLYDSL_CASHE_DIR", "x")
+    assert run(capsys, "cache", "dir")[0] == 0
+    assert "did you mean INDUCTOR_FLYDSL_CACHE_DIR?" in caplog.text
+
+
+def test_no_problem_at_all_is_worded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for verb in ("tune", "explain"):
+        status, _, err = run(capsys, verb)
+        assert status == 2 and "PROBLEM is missing; pass M,N,K or --" in err
+    (tmp_path / "none.csv").write_text("m,n,k\n")
+    status, _, err = run(capsys, "tune", "--shapes", str(tmp_path / "none.csv"))
+    assert status == 2 and "none.csv' holds no problem" in err and "nothing" not in err
+
+
+@pytest.mark.parametrize(
+    ("dtype", "status", "said"),
+    [
+        ("fp16:bf16", 0, "A of float16 and B of bfloat16 have no kernel: they differ in type"),
+        ("fp16:fp8", 0, "A of float16 and B of float8_e4m3fn have no kernel"),
+        ("fp32", 0, "dtype float32 has no kernel; supported: bfloat16, float16"),
+        ("fp64", 2, "use one of bf16, fp16, fp32, fp8, bf8, mxfp8, mxbf8, mxfp4"),
+    ],
+)
+def test_types_without_a_kernel_are_told_as_such(
+    capsys: pytest.CaptureFixture[str], dtype: str, status: int, said: str
+) -> None:
+    found, out, err = run(capsys, "explain", f"64,64,64,{dtype}")
+    assert found == status and said in out + err and "bool" not in out + err

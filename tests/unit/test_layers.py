@@ -38,6 +38,7 @@ RANK |= {
     "ranking": 3.5,
     "measure": 6,
     "isolation": 7,
+    "backing": 7.5,
     "tuner": 8,
     "explanation": 9,
     "fleet": 9,

@@ -96,3 +96,14 @@ def test_unknown_names_are_refused() -> None:
 def test_every_knob_has_a_field_and_help() -> None:
     assert set(settings.KNOBS) == set(settings.Settings.__dataclass_fields__)
     assert all(knob.help.endswith(".") for knob in settings.KNOBS.values())
+
+
+def test_a_misspelled_variable_is_named_once_with_the_nearest_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("INDUCTOR_FLYDSL_EFORT", "exhaustive")
+    monkeypatch.setenv("INDUCTOR_FLYDSL_EFFORT", "default")
+    for _ in range(2):
+        settings.check_names()
+    (line,) = caplog.messages
+    assert "INDUCTOR_FLYDSL_EFORT is no setting" in line and "INDUCTOR_FLYDSL_EFFORT?" in line

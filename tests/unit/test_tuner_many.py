@@ -160,3 +160,34 @@ def test_a_contest_is_kept_with_the_record(tmp_path: Path) -> None:
     assert tuner.lookup(PROBLEM, GPU) == found
     # It stays when the problem is measured again.
     assert tuner.tune(PROBLEM, GPU, force=True).contest == found.contest
+
+
+def test_what_is_outstanding_is_what_is_then_measured(tmp_path: Path) -> None:
+    World(compile_at_most=2).tuner(tmp_path, budget=100.0).tune(PROBLEM, GPU)
+    for options, force in (({"complete": True}, False), ({"effort": "exhaustive"}, False)):
+        world = World()
+        tuner = world.tuner(tmp_path, **options)
+        stored, left = tuner.outstanding(PROBLEM, GPU, force=force)
+        assert stored is not None and world.ran == [] == world.compiled
+        tuner.tune(PROBLEM, GPU, force=force)
+        assert world.ran == left != []
+        stored, left = tuner.outstanding(PROBLEM, GPU)
+        assert left == [] and stored == Store(tmp_path).get(stored.full_key)  # type: ignore[union-attr]
+    assert len(tuner.outstanding(PROBLEM, GPU, force=True)[1]) > 100
+
+
+def test_a_cut_exhaustive_record_is_partial_until_a_plain_tune_completes_it(
+    tmp_path: Path,
+) -> None:
+    for measured in (16, 32):
+        cut = World(compile_at_most=16).tuner(tmp_path, budget=100.0, effort="exhaustive")
+        found = cut.tune(PROBLEM, GPU)
+        assert found.effort == "partial" and sum(m.tried for m in found.measurements) == measured
+    plain = World().tuner(tmp_path, complete=True)
+    done = plain.tune(PROBLEM, GPU)
+    assert done.effort == "default" and all(done.measured(c) for c in plain.select(PROBLEM, GPU))
+    cut = World(compile_at_most=16).tuner(tmp_path, budget=100.0, effort="exhaustive")
+    assert cut.tune(PROBLEM, GPU).effort == "default"
+    stored, left = cut.outstanding(PROBLEM, GPU)
+    assert stored is not None and stored == plain.lookup(PROBLEM, GPU)
+    assert left == [c for c in cut.select(PROBLEM, GPU) if stored.measured(c) is None] != []
