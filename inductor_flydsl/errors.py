@@ -62,6 +62,10 @@ class LaunchFailed(InductorFlyDSLError, RuntimeError):
     """A kernel could not be launched, or stopped with an error."""
 
 
+class NothingRunsIt(InductorFlyDSLError, RuntimeError):
+    """A product that no kernel of ours takes, on a device for which PyTorch has none of its own."""
+
+
 class WrongNumbers(InductorFlyDSLError, RuntimeError):
     """A kernel ran and its result is not the product that was asked for."""
 

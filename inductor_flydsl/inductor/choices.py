@@ -15,7 +15,13 @@ from typing import Any
 from .. import settings, shapes, space
 from ..config import GemmConfig, KernelSpec
 from ..devices import Clock, Device, get_device
-from ..errors import DeviceUnavailable, InductorFlyDSLError, RecordMissing, SettingError
+from ..errors import (
+    DeviceUnavailable,
+    InductorFlyDSLError,
+    NothingRunsIt,
+    RecordMissing,
+    SettingError,
+)
 from ..problem import GemmProblem
 from . import cachekey, compat, contest, operands, pending, ranges, runtime
 from .activate import is_active
@@ -87,15 +93,17 @@ def _offer(op: str, kernel_inputs: Any, others: list[Any]) -> Any:
     return offer(inputs, others)
 
 
-def offer(inputs: Inputs, others: Sequence[Any]) -> Any:
+def offer(inputs: Inputs, others: Sequence[Any], *, needed: bool = False) -> Any:
     """Our choice for an op, or None with the reason recorded.
 
     Args:
         inputs: an op of `OPS`.
         others: the choices that Inductor has so far.
+        needed: refuse where no kernel of PyTorch's could run the op either.
 
     Raises:
-        RecordMissing: as INDUCTOR_FLYDSL_CACHE=require asks. Nothing else ever escapes.
+        RecordMissing: as INDUCTOR_FLYDSL_CACHE=require asks.
+        NothingRunsIt: ``needed``, and nothing could run the op. Nothing else ever escapes.
     """
     problem = None
     settings.check_names()
@@ -124,6 +132,11 @@ def offer(inputs: Inputs, others: Sequence[Any]) -> Any:
     words, chosen = operands.describe(inputs.nodes), _left(others)
     decision = Decision(op=inputs.op, shapes=words, problem=problem, chosen=chosen, reason=reason)
     record(decision, level=level)
+    if needed and _aten_refuses(inputs):
+        raise NothingRunsIt(
+            f"{inputs.op} {words} has no kernel: {reason}. PyTorch has none for CPU tensors that "
+            "could take it instead; change what is named, or leave the op out of the compiled graph"
+        )
     return None
 
 
@@ -143,7 +156,9 @@ def _is_news_to_user(error: Exception) -> bool:
 def _aten_refuses(inputs: Inputs) -> bool:
     """Whether what ATen will say of the op hides the reason: PyTorch has no MX product on a CPU,
     and no grouped product with scales."""
-    return inputs.op in (MX_OP, SCALED_OP) and inputs.layout.device.type == "cpu"
+    if inputs.layout.device.type != "cpu":
+        return False
+    return inputs.op == MX_OP or inputs.op == SCALED_OP and not compat.has_cpu_grouped()
 
 
 def _offered_before(op: str) -> bool:

@@ -15,8 +15,9 @@ from ..errors import ProblemError
 from ..grouping import Axis, Grouping
 from ..problem import GemmProblem, Layout
 from . import compat
+from .decisions import Decision, record
 from .extents import Declined, equal, hint, is_static, static, static_extents
-from .operands import Asked, _dtype, _dynamic, _operand, _output, common_types, product
+from .operands import Asked, _dtype, _dynamic, _operand, _output, common_types, describe, product
 
 OP, SCALED_OP = "grouped_mm", "scaled_grouped_mm"
 # What it is called where neither operand is ragged.
@@ -44,6 +45,23 @@ def lower(
     _remember(OP, (mat_a, mat_b), (), offs=offs, bias=bias, out_dtype=out_dtype)
 
 
+def nothing(op: str, operands: Any, offs: Any, out_dtype: Any) -> Any:
+    """The result of a scaled product where an operand has no elements, zeros; None where all have.
+
+    Args:
+        op: its name; operands: A and B; offs, out_dtype: of the op.
+    """
+    if not any(equal(size, 0) for x in operands for size in x.get_size() if is_static(size)):
+        return None
+    (*_, m, _), (*_, n) = (x.get_size() for x in operands)
+    dims: Any = tuple(len(x.get_size()) for x in operands)
+    count = {(2, 2): offs, (3, 3): operands[0]}.get(dims)
+    sizes = [*([] if count is None else count.get_size()[:1]), m, n]
+    shapes, reason = describe(operands), "an operand is empty: the result is zeros"
+    record(Decision(op=op, shapes=shapes, chosen="OTHERS", reason=reason))
+    return compat.zeros(sizes, out_dtype, operands[0].get_device())
+
+
 def lower_scaled(
     mat_a: Any,
     mat_b: Any,
@@ -54,18 +72,41 @@ def lower_scaled(
     scale_result: Any = None,
     out_dtype: Any = None,
     use_fast_accum: bool = False,
-) -> None:
-    """As `lower`, of ``aten._scaled_grouped_mm``; its meta function allows no ``scale_result``."""
+) -> Any:
+    """As `lower`, of ``aten._scaled_grouped_mm``; its meta function allows no ``scale_result``.
+
+    Returns:
+        Zeros where an operand is empty, else None.
+    """
     import torch
 
     options = {"offs": offs, "bias": bias, "out_dtype": out_dtype or torch.bfloat16}
+    if takes_part() and bias is None:
+        zeros = nothing(SCALED_OP, (mat_a, mat_b), offs, options["out_dtype"])
+        if zeros is not None:
+            return zeros
     _remember(SCALED_OP, (mat_a, mat_b), (scale_a, scale_b), **options)
+    return None
+
+
+def may_take_part() -> bool:
+    """`takes_part` as far as can be told before lowering: whether our checks stand for torch's."""
+    from . import activate
+
+    return activate.is_active() and compat.lists_flydsl()
+
+
+def takes_part() -> bool:
+    """Whether what is being lowered may become ours."""
+    from . import activate
+
+    return activate.is_active() and compat.autotunes_flydsl()
 
 
 def _remember(op: str, operands: tuple[Any, Any], scales: tuple[Any, ...], **options: Any) -> None:
     from . import activate
 
-    if activate.is_active() and compat.autotunes_flydsl():
+    if takes_part():
         activate.install_scheduling()
         compat.add_first_preprocessing(add_choice)
         node = compat.current_node()
@@ -83,7 +124,8 @@ def add_choice(choices: list[Any]) -> list[Any]:
         return choices
     nodes, layout = compat.grouped_inputs(call.operands, call.scales, call.offs, call.out_dtype)
     scalar = {"bias": call.bias, "recipe": None}.get
-    ours = offer(Inputs(op=call.op, nodes=nodes, layout=layout, scalar=scalar), choices)
+    inputs = Inputs(op=call.op, nodes=nodes, layout=layout, scalar=scalar)
+    ours = offer(inputs, choices, needed=bool(call.scales))
     if ours is not None:
         return [*choices, ours]
     if not choices and set(compat.gemm_backends()) == {compat.BACKEND}:

@@ -22,6 +22,7 @@ from ..scaling import BLOCK, TILE_BLOCKS, TILE_ROWS, ScaleLayout, Scales, factor
 from . import compat, operands
 from .decisions import Decision, record
 from .extents import Declined, equal, static
+from .grouped import may_take_part, takes_part
 from .operands import Asked
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def lower_v1(
     use_fast_accum: bool = False,
 ) -> Any:
     """User lowering of ``aten._scaled_mm``, for operands whose strides the built-in one refuses."""
-    if _strides_taken(a, b) or not _takes_part():
+    if _strides_taken(a, b) or not takes_part():
         return None
     return _lower(a, b, (scale_a, scale_b, bias), out_dtype)
 
@@ -192,7 +193,7 @@ def lower_v2(
 
     Also for other recipes on operands whose strides the built-in one refuses.
     """
-    if contraction_dim and [d % 2 for d in contraction_dim] != [1, 0] or not _takes_part():
+    if contraction_dim and [d % 2 for d in contraction_dim] != [1, 0] or not takes_part():
         return None
     a, b = compat.as_asked(a, b)
     recipe = _mx_recipe((recipe_a, swizzle_a), (recipe_b, swizzle_b))
@@ -201,12 +202,6 @@ def lower_v2(
         return None
     asked = ((scale_a, recipe_a, swizzle_a), (scale_b, recipe_b, swizzle_b)) if recipe else None
     return _lower(a, b, (scale_a[0], scale_b[0], bias), out_dtype, (recipe, asked))
-
-
-def _takes_part() -> bool:
-    from . import activate
-
-    return activate.is_active() and compat.autotunes_flydsl()
 
 
 def _strides_taken(a: Any, b: Any) -> bool:
@@ -278,7 +273,7 @@ def _lower(
     inputs = Inputs(op=op, nodes=nodes, layout=layout, scalar=scalars.__getitem__)
     # Where nothing else in the graph asks for choices, ours may be the first buffer.
     activate.install_scheduling()
-    ours = choices.offer(inputs, theirs)
+    ours = choices.offer(inputs, theirs, needed=recipe is not None)
     if ours is None:
         return None
     copying = _after_copies(ours, inputs, theirs)
@@ -307,7 +302,7 @@ LOWERINGS: dict[str, Callable[..., Any]] = {"_scaled_mm": lower_v1, "_scaled_mm_
 
 def install() -> None:
     """Mend 2.13's meta function, which fake tensors meet before any lowering."""
-    compat.replace_mx_check(_check_mx)
+    compat.replace_mx_check(_check_mx, may_take_part)
 
 
 def uninstall() -> None:

@@ -265,16 +265,21 @@ def lower_v2(
     from . import activate, choices
     from .ops import Inputs
 
-    if not activate.is_active() or not compat.autotunes_flydsl():
+    if not grouped.takes_part():
         return None
+    out_dtype = out_dtype or torch.bfloat16
+    zeros = grouped.nothing(OP, (a, b), offs, out_dtype) if bias is None else None
+    if zeros is not None:
+        return zeros
     recipe, refused = _recipe((recipe_a, swizzle_a), (recipe_b, swizzle_b))
     if contraction_dim and [d % 2 for d in contraction_dim] != [1, 0]:
         refused = f"contraction_dim={list(contraction_dim)} is not (-1, -2)"
     scales = (scale_a[0], scale_b[0])
-    nodes, layout = compat.grouped_inputs((a, b), scales, offs, out_dtype or torch.bfloat16)
+    nodes, layout = compat.grouped_inputs((a, b), scales, offs, out_dtype)
     scalar = {"bias": bias, "recipe": recipe, "refused": refused}.get
     activate.install_scheduling()
-    ours = choices.offer(Inputs(op=OP, nodes=nodes, layout=layout, scalar=scalar), [])
+    inputs = Inputs(op=OP, nodes=nodes, layout=layout, scalar=scalar)
+    ours = choices.offer(inputs, [], needed=True)
     if ours is None:
         return None
     found = autotune_select_algorithm(OP, [ours], nodes, layout)
@@ -308,7 +313,7 @@ def check(a: Any, b: Any, offs: Any) -> str | None:
 
 def install() -> None:
     """Give 2.13 the meta function that fake tensors meet before any lowering."""
-    compat.add_grouped_meta(check)
+    compat.add_grouped_meta(check, grouped.may_take_part)
 
 
 def uninstall() -> None:

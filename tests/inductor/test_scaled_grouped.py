@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._inductor.config as inductor_config
 from torch.nn import functional
 
 import inductor_flydsl
@@ -283,18 +284,71 @@ def test_one_kernel_for_every_number_of_tokens_whose_scales_are_swizzled():
     assert decision.chosen == "FLYDSL", decision.reason
 
 
-def test_what_has_no_kernel_is_told(compiled):
-    a, b = elements(M, K), elements(G, N, K)
-    one = torch.ones(())
-    with pytest.raises(RuntimeError):  # PyTorch has none on a CPU either.
-        compiled(function_of("TensorWise"), a, b, one, one, ENDS)
-    (decision,) = choices.decisions()
-    assert "TensorWise" in decision.reason
-    choices.clear()
-    with pytest.raises(RuntimeError):
-        compiled(function_of("BlockWise1x32"), a, b, codes(M, 3), codes(G, N, 4), ENDS)
-    (decision,) = choices.decisions()
-    assert "scales of sizes [70, 3] are not those of A, 70 rows of K=128" in decision.reason
+def test_what_nothing_runs_is_refused_with_the_reason(compiled):
+    """PyTorch has no such kernel on a CPU, and what it says of that names nothing of the call."""
+    a, b, one = elements(M, K), elements(G, N, K), torch.ones(())
+    scale_b = codes(G, N, 4)
+    mx, row = function_of("BlockWise1x32"), function_of("RowWise")
+
+    calls = {
+        "TensorWise": (function_of("TensorWise"), a, b, one, one),
+        "sizes [70, 3] are not those of A, 70 rows of K=128": (mx, a, b, codes(M, 3), scale_b),
+        "the scale of A has sizes [70, 1]": (row, a, b, torch.rand(M, 1), torch.rand(G, N)),
+    }
+    for words, (function, *inputs) in calls.items():
+        choices.clear()
+        with pytest.raises(RuntimeError, match="NothingRunsIt") as caught:
+            compiled(function, *inputs, ENDS)
+        (decision,) = choices.decisions()
+        assert words in decision.reason and decision.reason in str(caught.value)
+        assert "leave the op out of the compiled graph" in str(caught.value)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("kind", ["RowWise", "BlockWise1x32"])
+def test_no_rows_at_all(compiled, kind, version):
+    """A rank that got no tokens."""
+    ends = torch.zeros(G, dtype=torch.int32)
+    row = kind == "RowWise"
+    scales = (torch.rand(0), torch.rand(G, N)) if row else (codes(0, 4), codes(G, N * 4))
+    function = function_of(kind)
+    if version == 1:
+        scales = scales if row else (codes(0, 4), codes(G, 128 * 4))
+
+        def function(a, b_rows, scale_a, scale_b, offs):
+            out = {"out_dtype": torch.bfloat16}
+            return torch._scaled_grouped_mm(a, b_rows.mT, scale_a, scale_b, offs=offs, **out)
+
+    result, _, (decision,) = compiled(function, elements(0, K), elements(G, N, K), *scales, ends)
+    assert "empty" in decision.reason
+    assert result.shape == (0, N) and result.dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("kind", ["RowWise", "BlockWise1x32"])
+def test_an_empty_sum_is_zero(compiled, kind):
+    ends = torch.zeros(G, dtype=torch.int32)
+    row = kind == "RowWise"
+    scales = (torch.rand(G * 40), torch.rand(G * N)) if row else (codes(40, 0), codes(N, 0))
+    result, *_ = compiled(function_of(kind), elements(40, 0), elements(N, 0), *scales, ends)
+    assert result.shape == (G, 40, N) and not result.any()
+
+
+@pytest.mark.parametrize("how", ["options", "list"])
+def test_the_meta_function_stands_only_where_flydsl_may_take_part(how):
+    """And FLYDSL may come with the options of one compile, which Dynamo does not know yet."""
+    *inputs, offsets, exact = rowwise("rows")
+    listed = {"max_autotune": True, "max_autotune_gemm_backends": "FLYDSL"}
+    function = function_of("RowWise")
+    with inductor_config.patch(max_autotune_gemm_backends="ATEN"):
+        if how == "options":
+            assert_close(torch.compile(function, options=listed)(*inputs, *offsets), exact)
+            return
+        if torch.__version__.startswith("2.13"):
+            with pytest.raises(Exception, match="_scaled_grouped_mm_v2"):
+                torch.compile(function, mode="max-autotune", fullgraph=True)(*inputs, *offsets)
+    with inductor_flydsl.disabled(), pytest.raises(Exception, match="_scaled_grouped_mm_v2"):
+        torch.compile(function, mode="max-autotune", fullgraph=True)(*inputs, *offsets)
+    assert not choices.decisions()
 
 
 def test_unregistered_leaves_it_alone():

@@ -55,11 +55,36 @@ def autotunes_flydsl() -> bool:
     return bool(config.max_autotune or config.max_autotune_gemm) and BACKEND in gemm_backends()
 
 
-def gemm_backends() -> list[str]:
-    """The entries of ``max_autotune_gemm_backends`` in upper case; Inductor validates none."""
+def lists_flydsl() -> bool:
+    """FLYDSL is one of the backends of this compile, as can be told while Dynamo traces it.
+
+    What ``torch.compile(options=…)`` asks for becomes configuration only after that.
+    """
+    options = _compile_options()
+    return BACKEND in gemm_backends(options.get("max_autotune_gemm_backends"))
+
+
+def gemm_backends(listed: str | None = None) -> list[str]:
+    """The entries of ``max_autotune_gemm_backends`` in upper case; Inductor validates none.
+
+    Args:
+        listed: its value, where it is not the current one.
+    """
     import torch._inductor.config as config
 
-    return [name.strip() for name in config.max_autotune_gemm_backends.upper().split(",")]
+    listed = listed or config.max_autotune_gemm_backends
+    return [name.strip() for name in listed.upper().split(",")]
+
+
+def _compile_options() -> dict[str, Any]:
+    """Inductor's options of the ``torch.compile`` whose function Dynamo is tracing, if any."""
+    symbolic: Any = sys.modules.get("torch._dynamo.symbolic_convert")
+    tracer = getattr(getattr(symbolic, "tls", None), "current_tx", None)
+    compiler: Any = getattr(getattr(tracer, "output", None), "compiler_fn", None)
+    while hasattr(compiler, "_torchdynamo_orig_backend"):
+        compiler = compiler._torchdynamo_orig_backend
+    options = getattr(compiler, "config", None)
+    return dict(options) if isinstance(options, dict) else {}
 
 
 def prints_tables() -> bool:

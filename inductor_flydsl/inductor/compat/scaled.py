@@ -67,11 +67,12 @@ def recipes() -> dict[int, str]:
 _MX_CHECK = "_check_scaled_mm_sizes_v2"
 
 
-def replace_mx_check(check: Callable[..., str | None]) -> None:
+def replace_mx_check(check: Callable[..., str | None], stands: Callable[[], bool]) -> None:
     """Have 2.13's meta function of ``_scaled_mm_v2`` ask `check` about MX scales.
 
     It takes the scales of B to have A's extents on ROCm, counts packed FP4 as single elements,
-    and refuses plain scales elsewhere. All other recipes keep its own check.
+    and refuses plain scales elsewhere. All other recipes keep its own check, and so do all where
+    `stands` says that ours does not stand now.
     """
     import torch._meta_registrations as metas
 
@@ -86,7 +87,7 @@ def replace_mx_check(check: Callable[..., str | None]) -> None:
         import torch
 
         recipes = [int(r) for r in (*recipe_a, *recipe_b)]
-        if recipes != [mx, mx]:
+        if recipes != [mx, mx] or not stands():
             return before(a, b, scale_a, recipe_a, scale_b, recipe_b, **options)
         torch._check(a.dim() == 2 and b.dim() == 2, lambda: "Inputs must be 2D")
         words = "x".join(str(s) for s in a.shape) + " and " + "x".join(str(s) for s in b.shape)
@@ -125,11 +126,12 @@ _GROUPED = "_scaled_grouped_mm_v2"
 _libraries: list[Any] = []
 
 
-def add_grouped_meta(check: Callable[..., str | None]) -> None:
+def add_grouped_meta(check: Callable[..., str | None], stands: Callable[[], bool]) -> None:
     """Give ``_scaled_grouped_mm_v2`` a meta function where torch has none, for all recipes.
 
     Args:
         check: what is wrong with (A, B, offsets), or None.
+        stands: whether it is there now; else the op fails as one without such a function does.
     """
     import torch
     import torch._meta_registrations as metas
@@ -140,6 +142,8 @@ def add_grouped_meta(check: Callable[..., str | None]) -> None:
         return
 
     def grouped(a: Any, b: Any, *others: Any, **options: Any) -> Any:
+        if not stands():
+            raise NotImplementedError(f"aten::{_GROUPED} has no meta function in this PyTorch")
         names = ("offs", "bias", "out_dtype")
         offs, _, out_dtype = (
             others[6 + i] if len(others) > 6 + i else options.get(name)
@@ -153,6 +157,15 @@ def add_grouped_meta(check: Callable[..., str | None]) -> None:
     library = torch.library.Library("aten", "IMPL")
     library.impl(_GROUPED, grouped, "Meta")
     _libraries.append(library)
+
+
+def has_cpu_grouped() -> bool:
+    """Whether grouped products with scales have a kernel for CPU tensors, whoever made it."""
+    import torch
+
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    known = ("_scaled_grouped_mm", _GROUPED)
+    return any(has_kernel(f"aten::{n}", "CPU") for n in known if hasattr(torch.ops.aten, n))
 
 
 def remove_grouped_meta() -> None:
