@@ -137,11 +137,13 @@ def install_scheduling() -> None:
     with _lock:
         if _registered:
             scheduling.install()
+            compat.add_cpp_scales()
 
 
 def _uninstall_heavy() -> None:
     import sys
 
+    compat.remove_cpp_scales()
     if f"{__package__}.scheduling" in sys.modules:
         from . import scheduling
 

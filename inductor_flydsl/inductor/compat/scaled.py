@@ -120,6 +120,25 @@ def zeros(sizes: Any, dtype: Any, device: Any) -> Any:
     return lowering.full(sizes, 0, dtype=dtype, device=device)
 
 
+_E8M0_CPP = "c10::Float8_e8m0fnu"
+
+
+def add_cpp_scales() -> None:
+    """Let Inductor's C++ kernels copy and make E8M0 tensors, for which it has no C++ type."""
+    import torch
+    from torch._inductor.codegen.cpp_utils import DTYPE_TO_CPP
+
+    DTYPE_TO_CPP.setdefault(torch.float8_e8m0fnu, _E8M0_CPP)
+
+
+def remove_cpp_scales() -> None:
+    """Undo `add_cpp_scales`."""
+    module = sys.modules.get("torch._inductor.codegen.cpp_utils")
+    table = getattr(module, "DTYPE_TO_CPP", {})
+    for dtype in [dtype for dtype, name in table.items() if name is _E8M0_CPP]:
+        del table[dtype]
+
+
 # The only version whose grouped product with recipes no fake tensor can go through is 2.13: it has
 # no meta function.
 _GROUPED = "_scaled_grouped_mm_v2"
