@@ -103,6 +103,14 @@ class Explanation:
     notes: tuple[str, ...]
     after_copies: AfterCopies | None = None
 
+    def __str__(self) -> str:
+        """What there is to say in a line; ``inductor-flydsl explain`` says all of it."""
+        if not self.candidates:
+            return f"{self.problem} on {self.arch}: {self.limit or 'no legal configuration'}"
+        config, found = self.candidates[0]
+        first = f"{config.name} first, {found.us:.2f} us ({model.CLOCK})"
+        return f"{self.problem} on {self.arch}: {len(self.candidates)} configurations, {first}"
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, complete."""
         return {
@@ -203,6 +211,11 @@ def _out_of_reach(problem: GemmProblem) -> tuple[str, ...]:
         return ("PyTorch has no op for FP8 times FP4: their K extents differ in memory",)
     if p.block_scaled and not _has_mx_recipes():
         return ("PyTorch 2.13 and later have MX recipes in scaled_mm; earlier ones have none",)
+    if p.dtype.scaled and p.batch > 1:
+        return (
+            "scaled_mm takes matrices alone: PyTorch asks for batches of them by scaled_grouped_mm"
+            " of 3D x 3D operands",
+        )
     return ()
 
 

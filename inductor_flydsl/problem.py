@@ -224,13 +224,14 @@ class GemmProblem:
         """
         parts = [p.strip() for p in text.split(",")]
         options: dict[str, Any] = {}
-        if len(parts) > 3 and re.fullmatch(r"[mnk]\d+", parts[-1].lower()):
+        if len(parts) > 3 and re.fullmatch(r"[a-eg-z]-?\d+", parts[-1].lower()):
             options["groups"] = parts.pop()
         batch, separator, first = parts[0].lower().rpartition("x")
         extents = [batch if separator else "1", first.strip(), *parts[1:3]]
         if not 3 <= len(parts) <= 5 or not all(re.fullmatch(r"\d+", p.strip()) for p in extents):
             form = f"is not {PROBLEM_FORM}"
-            raise ProblemError("problem", text, form, "try 4096,4096,64 or 8x128,128,64")
+            way = "try 4096,4096,64 or 8x128,128,64 or, of groups, 4096,4096,64,bf16,m8"
+            raise ProblemError("problem", text, form, way)
         options |= dict(zip(("dtype", "layout"), parts[3:], strict=False))
         dtype, arrow, out_dtype = options.get("dtype", "").partition("->")
         if arrow:
@@ -315,7 +316,8 @@ class GemmProblem:
         types = self.dtype.value + (f" x {self.b_dtype.value}" if self.b_dtype else "")
         text = f"{self.op} {shape} {types} {self.layout.value}"
         if self.a_scales is not None:
-            text += f" mx {self.a_scales.layout.value}"
+            layouts = [x.layout.value for x in (self.a_scales, self.b_scales) if x is not None]
+            text += f" mx {' x '.join(dict.fromkeys(layouts))}"
         text += f" {self.grouping}" if self.grouping else ""
         return text if self.out_dtype is self.dtype else f"{text} -> {self.out_dtype.value}"
 

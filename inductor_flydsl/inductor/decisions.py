@@ -131,7 +131,7 @@ class Decision:
         """The op in words."""
         if self.problem is None:
             return f"{self.op} {self.shapes}"
-        hints = {name: getattr(self.problem, name) for name in ("m", "k", "batch")}
+        hints = {name: getattr(self.problem, name) for name in ("m", "n", "k", "batch")}
         sizes = [f"{n.upper()} dynamic, tuned at {hints[n]}" for n in self.dynamic if n in hints]
         return " ".join([str(self.problem), *(f"({text})" for text in sizes)])
 

@@ -134,12 +134,14 @@ def _swizzled_scales(node: Any, rows: Any, k: int) -> tuple[Scales, bool]:
     (rows,) = static([rows], "rows of swizzled scales")
     (offset,) = static([node.get_layout().offset], "offset of block scales")
     wanted = Scales.contiguous(k, ScaleLayout.SWIZZLED)
-    if math.prod(sizes) != wanted.bytes(rows, k) or not compat.is_dense(node):
+    if not compat.is_dense(node):
+        raise Declined(f"swizzled scales have gaps: strides {list(node.get_stride())} of {sizes}")
+    if math.prod(sizes) != wanted.bytes(rows, k):
         raise Declined(f"{sizes} swizzled scales are not those of {rows} rows of K={k}")
     base, unsure = operands.base_alignment(node, 1)
     align = alignment(base, offset)
     if align < SCALE_ALIGN:
-        raise Declined("swizzled scales at an address that is no multiple of 4")
+        raise Declined("swizzled scales at an address that is no multiple of 4: clone() them")
     return replace(wanted, align=align), unsure
 
 

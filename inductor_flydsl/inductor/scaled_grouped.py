@@ -146,7 +146,7 @@ def _with_blocks(asked: Asked, nodes: Sequence[Any], recipe: Recipe) -> Asked:
         (offset,) = static([node.get_layout().offset], "offset of block scales")
         aligned = alignment(align_, align(base, offset))
         if layout is ScaleLayout.SWIZZLED and aligned < SCALE_ALIGN:
-            raise Declined("swizzled scales at an address that is no multiple of 4")
+            raise Declined("swizzled scales at an address that is no multiple of 4: clone() them")
         held.append(
             Scales(layout=layout, align=aligned, **{k: hint(v) for k, v in numbers.items()})
         )
@@ -200,7 +200,8 @@ def _flat_row(count: Any, matrix: _Matrix) -> Any:
 def _swizzled(node: Any, matrix: _Matrix) -> tuple[dict[str, Any], int]:
     """As `_plain`, of the swizzled layout."""
     if not compat.is_dense(node):
-        raise Declined("swizzled scales have gaps")
+        sizes, strides = list(node.get_size()), list(node.get_stride())
+        raise Declined(f"swizzled scales have gaps: strides {strides} of {sizes}")
     have = math.prod(node.get_size())
     if matrix.count or not matrix.shares_k:
         (k,) = static([matrix.k], "K of swizzled scales")

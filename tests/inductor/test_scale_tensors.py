@@ -79,3 +79,16 @@ def test_every_code_is_copied_as_it_is(compiled):
 
     (result, _), *_ = compiled(function, every, a)
     assert torch.equal(result.view(torch.uint8), every.view(torch.uint8).t())
+
+
+def test_swizzled_scales_at_an_odd_address_are_refused_with_the_way_out(compiled):
+    a, b = (torch.randn(n, 64).to(torch.float8_e4m3fn) for n in (64, 48))
+    held = torch.randint(120, 130, (513,), dtype=torch.uint8).view(E8M0)
+    mx, swizzled = (functional.ScalingType.BlockWise1x32, functional.SwizzleType.SWIZZLE_32_4_4)
+
+    def function(a, b_rows, held):
+        own = (held[1:], mx, held[:512], mx, swizzled, swizzled)
+        return functional.scaled_mm(a, b_rows.t(), *own, output_dtype=torch.bfloat16)
+
+    with pytest.raises(RuntimeError, match="multiple of 4: clone"):
+        compiled(function, a, b, held)

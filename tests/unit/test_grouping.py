@@ -11,7 +11,9 @@ from inductor_flydsl import model
 from inductor_flydsl.arch import GFX950
 from inductor_flydsl.config import GemmConfig, KernelSpec, launch_arguments, max_tiles, start
 from inductor_flydsl.errors import ProblemError
+from inductor_flydsl.explanation import explain
 from inductor_flydsl.grouping import Axis, Grouping, Split, offsets, pieces, sizes
+from inductor_flydsl.inductor.decisions import Decision
 from inductor_flydsl.problem import GemmProblem
 from inductor_flydsl.space import candidates, problem_limit, why_not
 
@@ -173,3 +175,35 @@ def test_the_model_prices_what_the_splits_need() -> None:
     assert fits.us > dense.us
     assert sum(fits.parts.values()) > 0 and fits.bound == max(fits.parts, key=fits.parts.get)
     assert pieces(8, 4, Split.SPARSE, 2) == (2, 5)
+
+
+@pytest.mark.parametrize("last", ["m-4", "q4", "m0"])
+def test_what_looks_like_groups_is_told_how_they_are_written(last: str) -> None:
+    with pytest.raises(ProblemError, match="^groups="):
+        GemmProblem.parse(f"64,128,256,bf16,{last}")
+    assert GemmProblem.parse("64,128,256,f16").dtype.value == "float16"
+
+
+def test_words_of_layouts_that_differ_and_of_an_explanation() -> None:
+    plain = GemmProblem.dense(64, 128, 256, dtype="mxfp8")
+    swizzled = GemmProblem.dense(64, 128, 256, dtype="mxfp8", scales="swizzled")
+    assert "mx plain ->" in str(plain)
+    assert "mx swizzled x plain" in str(replace(plain, a_scales=swizzled.a_scales))
+    assert "mx plain x swizzled" in str(replace(plain, b_scales=swizzled.b_scales))
+    batched = explain(GemmProblem.dense(64, 128, 256, batch=4, dtype="mxfp8"))
+    assert "scaled_grouped_mm" in batched.notes[-1]
+    assert len(str(batched)) < 250 and "(model)" in str(batched)
+
+
+def test_a_decision_names_the_extent_that_groups_share() -> None:
+    for axis in "mnk":
+        problem = GemmProblem.dense(64, 64, 64, groups=f"{axis}4")
+        made = Decision(
+            op="grouped_mm",
+            shapes="",
+            chosen="FLYDSL",
+            reason="",
+            problem=problem,
+            dynamic=(axis, "lda"),
+        )
+        assert f"({axis.upper()} dynamic, tuned at 64)" in made.subject
