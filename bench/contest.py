@@ -68,6 +68,8 @@ class Timed:
         bound: what the launch waits for most.
         ghz: the clock under load.
         registers: VGPRs and AGPRs a lane; scratch: bytes a lane.
+        energy: of a matrix operation with the LDS traffic that feeds it, as the clock has it; the
+            lower, the higher the clock under load.
     """
 
     config: str
@@ -78,6 +80,7 @@ class Timed:
     ghz: float
     registers: int
     scratch: int
+    energy: float
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,7 @@ def _timed(candidate: Candidate, operands: Operands) -> Timed:
         ghz=stats["frequency_ghz"],
         registers=result.resources.vgpr + result.resources.agpr,
         scratch=result.resources.scratch,
+        energy=stats["matrix_energy"],
     )
 
 

@@ -78,8 +78,10 @@ class RunResult:
     on the named `clock`, for the whole grid even where workgroups were sampled. stats by name:
     workgroups, workgroups_run, instructions by class of the whole grid, and, where timed: cycles
     and frequency_ghz of the body, mfma_utilisation of the chip and (…_loop) of a CU's main loop,
-    waves_per_simd, bound (what the launch waits for most), and how the time is made up. conflicts:
-    where timed, the LDS instructions of the followed workgroups that meet at banks, dearest first.
+    waves_per_simd, bound (what the launch waits for most), matrix_energy (of a matrix operation
+    with the LDS traffic that feeds it, 1 where that is usual), and how the time is made up.
+    conflicts: where timed, the LDS instructions of the followed workgroups that meet at banks,
+    dearest first.
     """
 
     kernel: str

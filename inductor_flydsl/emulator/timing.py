@@ -360,6 +360,6 @@ def time_launch(launch: Launch, traces: Sequence[GroupTrace], lines: np.ndarray,
         "workgroups_per_cu": float(clock.per_cu), "resident_workgroups": float(clock.resident),
         "launch_us": facts.launch_us, "body_us": body_us, "hbm_us": hbm_us,
         "l2_read_bytes": traffic.read, "written_bytes": traffic.written,
-        "l2_miss": traffic.l2_miss, "hbm_part": traffic.far,
+        "l2_miss": traffic.l2_miss, "hbm_part": traffic.far, "matrix_energy": energy(body.cu),
     }  # fmt: skip
     return Estimate(total, stats)

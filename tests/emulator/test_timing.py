@@ -206,6 +206,9 @@ def test_stats_name_what_bounds() -> None:
     assert result.stats["waves_per_simd"] == 1
     ghz = result.stats["frequency_ghz"]
     assert isinstance(ghz, float) and 1.3 < ghz <= 2.4
+    reading = lds_address(16, 0) + 256 * (4 * SMALL + "ds_read_b128 v[60:63], v1\n")
+    read = run(reading, 256, lds=16384)
+    assert result.stats["matrix_energy"] < read.stats["matrix_energy"]
     assert run("s_nop 0").stats["bound"] == "launch"
 
 

@@ -18,7 +18,7 @@ from inductor_flydsl import calibration
 
 
 def timed(us: float, config: str = "one") -> Timed:
-    return Timed(config, us, 0.5, 0.6, "mfma", 2.0, 128, 0)
+    return Timed(config, us, 0.5, 0.6, "mfma", 2.0, 128, 0, 1.0)
 
 
 def entry(us: float | None) -> Entry:
