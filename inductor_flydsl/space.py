@@ -421,34 +421,28 @@ def _stages(area: int, longest: bool) -> tuple[int, ...]:
 
 def _hti_configs(tiles_k: tuple[int, ...]) -> Iterator[GemmConfig]:
     tiles = ((256, 256), (256, 128), (128, 256), (128, 128))
-    for (tile_m, tile_n), tile_k, (group_m, xcd_remap) in itertools.product(
-        tiles, tiles_k, _ORDERS
-    ):
-        yield GemmConfig(
-            pipeline="hti",
-            tile_m=tile_m,
-            tile_n=tile_n,
-            tile_k=tile_k,
-            stages=2,
-            waves_m=2,
-            waves_n=4,
-            group_m=group_m,
-            xcd_remap=xcd_remap,
-        )
+    for tile, tile_k in itertools.product(tiles, tiles_k):
+        yield from _in_orders("hti", tile, tile_k, stages=2, waves_m=2, waves_n=4)
 
 
 def _rolled_configs() -> Iterator[GemmConfig]:
-    for (tile_m, tile_n), (group_m, xcd_remap) in itertools.product(_ROLLED_TILES, _ORDERS):
+    for tile in _ROLLED_TILES:
+        yield from _in_orders("rolled", tile, MFMA_K_F8F6F4, stages=4, waves_m=2, waves_n=2)
+
+
+def _in_orders(
+    pipeline: str, tile: tuple[int, int], tile_k: int, **fields: int
+) -> Iterator[GemmConfig]:
+    """One kernel in every order of tiles."""
+    for group_m, xcd_remap in _ORDERS:
         yield GemmConfig(
-            pipeline="rolled",
-            tile_m=tile_m,
-            tile_n=tile_n,
-            tile_k=MFMA_K_F8F6F4,
-            stages=4,
-            waves_m=2,
-            waves_n=2,
+            pipeline=pipeline,
+            tile_m=tile[0],
+            tile_n=tile[1],
+            tile_k=tile_k,
             group_m=group_m,
             xcd_remap=xcd_remap,
+            **fields,
         )
 
 

@@ -99,6 +99,11 @@ v_and_b32_e32 v0, 0x3ff, v0
 v_lshlrev_b32_e32 v1, 2, v0
 s_waitcnt lgkmcnt(0)
 """
+# s[8:9] = second pointer
+TWO = HEAD + "s_load_dwordx2 s[8:9], s[0:1], 0x8\ns_waitcnt lgkmcnt(0)\n"
+LANE = np.arange(64)
+QUIET = Options(findings=False)
+RNG = np.random.default_rng(11)
 
 
 def store(register: str) -> str:
@@ -116,3 +121,7 @@ def evaluate(body: str, threads: int = 64, setup: str = "", **given: object) -> 
 def kinds(result: RunResult) -> list[str]:
     """Kinds of a result's findings, in order."""
     return [finding.kind for finding in result.findings]
+
+
+def random_bytes(count: int) -> np.ndarray:
+    return RNG.integers(0, 256, count, np.uint8)

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from isa_text import HEAD, evaluate, kinds, launch, store
+from isa_text import HEAD, LANE, QUIET, TWO, evaluate, kinds, launch, random_bytes, store
 
-from inductor_flydsl.emulator import MemoryFault, Options
+from inductor_flydsl.emulator import MemoryFault
 from inductor_flydsl.emulator.lds import transpose_elements
 
-LANE = np.arange(64)
-QUIET = Options(findings=False)
 RNG = np.random.default_rng(11)
-
-# s[8:9] = second pointer
-TWO = HEAD + "s_load_dwordx2 s[8:9], s[0:1], 0x8\ns_waitcnt lgkmcnt(0)\n"
-
-
-def random_bytes(count: int) -> np.ndarray:
-    return RNG.integers(0, 256, count, np.uint8)
 
 
 # --- LDS ------------------------------------------------------------------------------------------

@@ -6,21 +6,9 @@ import ctypes
 
 import numpy as np
 import pytest
-from isa_text import HEAD, kinds, launch, store
+from isa_text import HEAD, LANE, QUIET, TWO, kinds, launch, random_bytes, store
 
-from inductor_flydsl.emulator import LaunchError, Memory, MemoryFault, Options
-
-LANE = np.arange(64)
-QUIET = Options(findings=False)
-RNG = np.random.default_rng(11)
-
-# s[8:9] = second pointer
-TWO = HEAD + "s_load_dwordx2 s[8:9], s[0:1], 0x8\ns_waitcnt lgkmcnt(0)\n"
-
-
-def random_bytes(count: int) -> np.ndarray:
-    return RNG.integers(0, 256, count, np.uint8)
-
+from inductor_flydsl.emulator import LaunchError, Memory, MemoryFault
 
 # --- registered memory ------------------------------------------------------------------------
 
