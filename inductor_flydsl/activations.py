@@ -46,7 +46,9 @@ def recognised(fusion: Fusion) -> Fusion:
     for node in fusion.nodes:
         at = program.add(replace(node, args=tuple(moved[a] for a in node.args)))
         moved.append(program.gelu(at))
-    return replace(fusion, nodes=program.needed(moved[-1]))
+    nodes, places = program.needed(moved[-1], [moved[store.node] for store in fusion.stores])
+    stores = zip(fusion.stores, places, strict=True)
+    return replace(fusion, nodes=nodes, stores=tuple(replace(s, node=at) for s, at in stores))
 
 
 class _Program:
@@ -125,16 +127,22 @@ class _Program:
             return index
         return self.add(Node(op="mul", args=(index, self.add(Node(op="const", value=factor)))))
 
-    def needed(self, last: int) -> tuple[Node, ...]:
-        """The nodes that one is computed from, and it at the end."""
-        wanted = {last}
-        for index in range(last, -1, -1):
+    def needed(self, last: int, others: list[int]) -> tuple[tuple[Node, ...], list[int]]:
+        """The nodes that some are computed from, that of ``last`` at the end; and where the
+        others are among them."""
+        wanted = {last, *others}
+        for index in range(max(wanted), -1, -1):
             if index in wanted:
                 wanted.update(self.nodes[index].args)
         kept = sorted(wanted)
         place = {old: new for new, old in enumerate(kept)}
-        nodes = (self.nodes[i] for i in kept)
-        return tuple(replace(n, args=tuple(place[a] for a in n.args)) for n in nodes)
+        nodes = [
+            replace(n, args=tuple(place[a] for a in n.args))
+            for n in map(self.nodes.__getitem__, kept)
+        ]
+        if kept[-1] != last:
+            nodes.append(Node(op="round", args=(place[last],), dtype=DType.FP32))
+        return tuple(nodes), [place[index] for index in others]
 
 
 def _same(x: float, y: float) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from .arch import GFX950
 from .division import divider
@@ -180,6 +180,20 @@ def operand_load(problem: GemmProblem, operand: str) -> str:
     return load_kind(align, inner)
 
 
+class Output(NamedTuple):
+    """What a kernel stores.
+
+    Attributes:
+        pointer: of `signature.POINTERS`.
+        dtype: of its elements.
+        width: bytes of one store.
+    """
+
+    pointer: str
+    dtype: DType
+    width: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelSpec:
     """Everything a compiled kernel is specialised on; shapes with the same spec share it.
@@ -251,10 +265,21 @@ class KernelSpec:
     @property
     def pointers(self) -> tuple[str, ...]:
         """Names, of `signature.POINTERS`, of what the kernel reads and writes."""
-        tensors = TENSORS[: len(self.fusion.tensors)] if self.fusion else ()
+        f = self.fusion
+        tensors = TENSORS[: len(f.tensors) + len(f.stores)] if f else ()
         scales = SCALES if self.block_scaled else ()
         split = ("workspace", "counters") if self.config.split_k > 1 else ()
         return ("c", "a", "b", *tensors, *scales, *split, *(("offsets",) if self.ragged else ()))
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """C, then what else the fusion stores."""
+        c = Output("c", self.out_dtype, self.store_bytes)
+        if self.fusion is None or not self.fusion.stores:
+            return (c,)
+        names = TENSORS[len(self.fusion.tensors) :]
+        stores = zip(names, self.fusion.stores, strict=False)
+        return (c, *(Output(name, store.dtype, store.width) for name, store in stores))
 
     @property
     def mfma_k(self) -> int:
@@ -287,17 +312,19 @@ class KernelSpec:
 
     @property
     def lds_bytes(self) -> int:
-        """LDS bytes of the kernel: its rings, or the tile of C that reuses their space."""
+        """LDS bytes of the kernel: its rings, or the tile of an output that reuses their space."""
         rings = self.ring_bytes + (self.scale_ring.bytes if self.block_scaled else 0)
-        if not self.c_through_lds:
-            return rings
-        return max(rings, self.config.c_tile_bytes(self.out_dtype.bytes))
+        tiles = (
+            self.config.c_tile_bytes(output.dtype.bytes)
+            for output in self.outputs
+            if self.through_lds(output)
+        )
+        return max(rings, *tiles, 0)
 
-    @property
-    def c_through_lds(self) -> bool:
+    def through_lds(self, output: Output) -> bool:
         """See `through_lds`. Waves of split-K kernels store on their own; where N is ragged, the
         tiles that a group ends in go through LDS."""
-        narrow = through_lds(self.store_bytes, self.out_dtype.bytes)
+        narrow = through_lds(output.width, output.dtype.bytes)
         return (narrow or self.ragged is Axis.N) and self.config.split_k == 1
 
     @property
@@ -454,7 +481,7 @@ def start(spec: KernelSpec) -> int:
         return TILE_BLOCKS * BLOCK if spec.a_scales == spec.b_scales == "dma" else 1
     early = {
         Axis.M: not a_runs and a_moved,
-        Axis.N: (not b_runs and b_moved) or spec.store_bytes > spec.out_dtype.bytes,
+        Axis.N: (not b_runs and b_moved) or any(o.width > o.dtype.bytes for o in spec.outputs),
         Axis.K: (a_runs and a_moved) or (b_runs and b_moved),
         None: False,
     }

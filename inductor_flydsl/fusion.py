@@ -1,5 +1,7 @@
 """What is computed between the accumulators and C: a small pointwise program.
 
+Its last value goes to C; others on the way may be stored too.
+
 Owns its form, its legality and its meaning in plain Python; `templates.pointwise` emits it and
 `inductor.epilogue` reads it off Inductor's IR. Values are fp32 unless they are conditions.
 """
@@ -10,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .dtypes import DType
@@ -40,6 +42,7 @@ INDICES = ("batch", "row", "column")
 ARITY = {"acc": 0, "const": 0, "tensor": 0, "round": 1, "where": 3}
 ARITY |= {name: 0 for name in INDICES}
 ARITY |= {name: 1 for name in UNARY} | {name: 2 for name in (*BINARY, *COMPARE, *LOGIC)}
+# Tensors beside A, B and C that a kernel takes: what it reads, and what else it stores.
 MAX_TENSORS = 4
 # Extents of a product whose program reads an index: sums of a few stay whole numbers in fp32.
 INDEX_EXTENT = 2**22
@@ -79,27 +82,56 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Store:
+    """A value of the program that is stored beside C, row by row as C is.
+
+    Attributes:
+        node: its index.
+        dtype: it is rounded to.
+        width: bytes of one store: of neighbours along N, at a multiple of their size, that are all
+            there or none.
+    """
+
+    node: int
+    dtype: DType
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fusion:
     """A pointwise program; its last node is what C holds.
 
+    Attributes:
+        nodes: its operations, in order.
+        tensors: what it reads.
+        stores: what else it stores.
+
     Raises:
-        BadArgument: an unknown operation, a wrong number of arguments, a forward reference, or
-            a condition where a number is needed.
+        BadArgument: an unknown operation, a wrong number of arguments, a forward reference, a
+            condition where a number is needed, or more tensors than a kernel takes.
     """
 
     nodes: tuple[Node, ...]
     tensors: tuple[Tensor, ...] = ()
+    stores: tuple[Store, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.nodes:
             raise BadArgument("nodes", self.nodes, "is empty", "start with Node(op='acc')")
-        if len(self.tensors) > MAX_TENSORS:
-            way = f"read at most {MAX_TENSORS}"
-            raise BadArgument("tensors", len(self.tensors), "tensors are too many", way)
+        taken = len(self.tensors) + len(self.stores)
+        if taken > MAX_TENSORS:
+            way = f"read and store at most {MAX_TENSORS} beside A, B and C"
+            raise BadArgument("tensors", taken, "tensors are too many", way)
         for index, node in enumerate(self.nodes):
             self._check(index, node)
         if self.nodes[-1].op in CONDITIONS:
             raise BadArgument("nodes", self.nodes[-1].op, "is no number", "end with where or round")
+        for store in self.stores:
+            if not 0 <= store.node < len(self.nodes) or self.nodes[store.node].op in CONDITIONS:
+                raise BadArgument("node", store.node, "is no number", "store an earlier one")
+            if store.width < store.dtype.bytes:
+                way = f"pass {store.dtype.bytes} or more"
+                raise BadArgument("width", store.width, "is less than an element", way)
 
     def _check(self, index: int, node: Node) -> None:
         if node.op not in ARITY:
@@ -113,14 +145,23 @@ class Fusion:
         if node.op == "round" and node.dtype is None:
             raise BadArgument("dtype", node.dtype, "is missing", "say what round rounds to")
 
+    @property
+    def alone(self) -> tuple[Fusion, ...]:
+        """The program of each result by itself: of C's, then of each store's."""
+        ends = (len(self.nodes) - 1, *(store.node for store in self.stores))
+        return tuple(replace(self, nodes=self.nodes[: end + 1], stores=()) for end in ends)
+
     def to_json(self) -> dict[str, Any]:
-        return {
+        data: dict[str, Any] = {
             "nodes": [
                 [n.op, list(n.args), n.value, n.dtype.value if n.dtype else None]
                 for n in self.nodes
             ],
             "tensors": [[t.dtype.value, t.along_m, t.along_n, t.quads] for t in self.tensors],
         }
+        if self.stores:
+            data["stores"] = [[s.node, s.dtype.value, s.width] for s in self.stores]
+        return data
 
     @property
     def digest(self) -> str:
@@ -139,7 +180,11 @@ class Fusion:
             Tensor(dtype=DType(dtype), along_m=m, along_n=n, quads=quads)
             for dtype, m, n, quads in data["tensors"]
         )
-        return cls(nodes=nodes, tensors=tensors)
+        stores = tuple(
+            Store(node=at, dtype=DType(dtype), width=width)
+            for at, dtype, width in data.get("stores", ())
+        )
+        return cls(nodes=nodes, tensors=tensors, stores=stores)
 
     @property
     def indexed(self) -> bool:
@@ -147,12 +192,19 @@ class Fusion:
         return any(node.op in INDICES for node in self.nodes)
 
     def evaluate(self, ops: Any, acc: Any, tensors: Sequence[Any]) -> Any:
+        """What C holds, of `results`."""
+        return self.results(ops, acc, tensors)[0]
+
+    def results(self, ops: Any, acc: Any, tensors: Sequence[Any]) -> list[Any]:
         """Run the program with another arithmetic.
 
         Args:
             ops: has a method for every name of UNARY, BINARY, COMPARE and LOGIC, ``where`` and
                 ``round(x, dtype)``, ``const(value)``, and ``index(name, acc)`` for INDICES.
             acc: the accumulators; tensors: the operands, widened to fp32.
+
+        Returns:
+            What C holds, then the value of each store.
         """
         values: list[Any] = []
         for node in self.nodes:
@@ -171,7 +223,7 @@ class Fusion:
                 name = {"not": "not_", "and": "and_", "or": "or_"}.get(node.op, node.op)
                 value = getattr(ops, name)(*args)
             values.append(value)
-        return values[-1]
+        return [values[-1], *(values[store.node] for store in self.stores)]
 
 
 class TorchOps:

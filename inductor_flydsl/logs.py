@@ -33,7 +33,8 @@ class Logged:
         subject: the op in words; chosen: the backend; reason: why.
         losers: (name, why it lost).
         compile_id: torch's number of the compilation, where the log has it.
-        fused, apart: what joined the product's kernel, and what did not with the reason.
+        fused, stored, apart: what joined the product's kernel, what else it stores, and what did
+            not join with the reason.
         number: of the decision; one that is told again with the same number replaces it.
     """
 
@@ -44,6 +45,7 @@ class Logged:
     losers: list[tuple[str, str]] = field(default_factory=list)
     compile_id: str = ""
     fused: list[str] = field(default_factory=list)
+    stored: list[str] = field(default_factory=list)
     apart: list[str] = field(default_factory=list)
     number: int = 0
 
@@ -122,6 +124,7 @@ def _decision(text: str) -> Logged | None:
             losers=[(loser["name"], loser["reason"]) for loser in data["losers"]],
             compile_id=data["compile_id"],
             fused=data.get("fused", []),
+            stored=data.get("stored", []),
             apart=data.get("apart", []),
             number=data.get("number", 0),
         )

@@ -116,6 +116,9 @@ def check(
 ) -> Accuracy:
     """Run a kernel once on random operands and compare with the float64 product.
 
+    Returns:
+        Of C, or of the output that is further off.
+
     Raises:
         WrongNumbers: the result is not the product; the message says where it is worst.
         InductorFlyDSLError: what the device raised.
@@ -127,11 +130,17 @@ def check(
     offsets = others.pop(0) if problem.grouping else None
     exact = exact_operands(problem, a, b, others, offsets)
     tensors = others[2:] if problem.block_scaled else others
-    found = compare(c, *exact, problem.fusion, tensors, offsets=offsets)
-    written = int(_buffer(c).isnan().logical_not().sum())
-    if written > c.numel():
-        raise WrongNumbers(f"{written - c.numel()} elements outside of C were written")
-    return found
+    read = len(problem.fusion.tensors) if problem.fusion else 0
+    tensors, stored = tensors[:read], tensors[read:]
+    programs = problem.fusion.alone if problem.fusion else (None,)
+    found = []
+    for output, program in zip((c, *stored), programs, strict=True):
+        found.append(compare(output, *exact, program, tensors, offsets=offsets))
+        written = int(_buffer(output).isnan().logical_not().sum())
+        if written > output.numel():
+            extra = written - output.numel()
+            raise WrongNumbers(f"{extra} elements outside of an output were written")
+    return max(found, key=lambda accuracy: accuracy.max_ulp)
 
 
 def operands(
@@ -147,7 +156,8 @@ def operands(
         C[M, N] of ``out_dtype``, its whole buffer NaN; A[M, K] and B[K, N] of their types, normal
         (FP4: any code, [M, K/2] and [K/2, N]); the ends of the groups where there are any, int32,
         as `split` has them, multiples of 32 where blocks of K are shared; block scales, if any,
-        flat float8_e8m0fnu around 1; then the tensors of the epilogue, of C's shape each, normal.
+        flat float8_e8m0fnu around 1; then the tensors that the epilogue reads, of C's shape each,
+        normal, and those that it stores, NaN.
         What there is more than one of (`copies`), and a tensor that each group has its own of,
         has that index in front. Each is a view of a flat buffer with the problem's strides.
     """
@@ -188,14 +198,20 @@ def operands(
         for name, held in (("a", p.a_scales), ("b", p.b_scales))
         if held is not None
     ]
-    for tensor, strides in zip(p.fusion.tensors if p.fusion else (), p.tensors, strict=True):
+    for tensor, strides in zip(p.fusion.tensors if p.fusion else (), p.tensors, strict=False):
         count = count_c or (p.grouping.groups if p.grouping and strides[0] else 0)
         read.append(view((p.m, p.n), strides, tensor.dtype, 16, count))
-    _buffer(c).fill_(math.nan)
+    stores = p.fusion.stores if p.fusion else ()
+    stored = [
+        view((p.m, p.n), strides, store.dtype, store.width, count_c)
+        for store, strides in zip(stores, p.tensors[len(p.tensors) - len(stores) :], strict=True)
+    ]
+    for output in (c, *stored):
+        _buffer(output).fill_(math.nan)
     for operand in read:
         _fill(_buffer(operand), generator)
     offsets = [_offsets(p, torch_device, split)] if p.grouping is not None else []
-    return (c, *read[:2], *offsets, *scales, *read[2:])
+    return (c, *read[:2], *offsets, *scales, *read[2:], *stored)
 
 
 def _offsets(problem: GemmProblem, torch_device: str, split: Split) -> torch.Tensor:
@@ -453,9 +469,11 @@ def operand_bytes(problem: GemmProblem) -> int:
     c = (p.m - 1) * p.ldc + p.n + (count_c - 1) * p.c_batch
     size = a * p.dtype.bytes + b * p.b_type.bytes + c * p.out_dtype.bytes
     size += p.scale_bytes("a") + p.scale_bytes("b")
-    for tensor, strides in zip(p.fusion.tensors if p.fusion else (), p.tensors, strict=True):
+    f = p.fusion
+    kinds = [*(t.dtype for t in f.tensors), *(s.dtype for s in f.stores)] if f else []
+    for kind, strides in zip(kinds, p.tensors, strict=True):
         steps = zip((count_c, p.m, p.n), strides, strict=True)
-        size += (sum((n - 1) * s for n, s in steps) + 1) * tensor.dtype.bytes
+        size += (sum((n - 1) * s for n, s in steps) + 1) * kind.bytes
     return size
 
 

@@ -71,7 +71,8 @@ class GemmProblem:
         batch: products; ``a_batch``, ``b_batch``, ``c_batch``: stride in elements from one to the
             next, 0 for an operand that all share.
         fusion: the pointwise program of the epilogue.
-        tensors: (batch, row, column) strides in elements of each tensor that it reads.
+        tensors: (batch, row, column) strides in elements of each tensor that it reads, then of each
+            that it stores beside C.
         grouping: which of the extents is the sum of its groups'. The batch stride of what each
             group has for itself leads from one group's to the next; ``batch`` is 1.
         b_dtype: type of B where it is not A's; only the f8f6f4 types mix.
@@ -123,9 +124,9 @@ class GemmProblem:
             raise ProblemError("ldc", self.ldc, "makes rows of C overlap", f"pass {self.n} or more")
         if self.grouping is not None and self.batch != 1:
             raise ProblemError("batch", self.batch, "is not 1", "give groups or batches, not both")
-        read = len(self.fusion.tensors) if self.fusion else 0
-        if len(self.tensors) != read:
-            way = f"pass the strides of the {read} tensors that the fusion reads"
+        taken = len(self.fusion.tensors) + len(self.fusion.stores) if self.fusion else 0
+        if len(self.tensors) != taken:
+            way = f"pass the strides of the {taken} tensors that the fusion reads and stores"
             raise ProblemError("tensors", self.tensors, "do not fit the fusion", way)
         self._check_scaled()
 
@@ -246,8 +247,8 @@ class GemmProblem:
         """This problem with other integers.
 
         Args:
-            sizes: by names of fields, or of the strides of a tensor that the fusion reads, in
-                elements: ``t0_batch``, ``t0_row``, ``t0_column``, and so on; ``a_scale_row`` and
+            sizes: by names of fields, or of the strides of a tensor of the fusion, in elements:
+                ``t0_batch``, ``t0_row``, ``t0_column``, and so on; ``a_scale_row`` and
                 ``b_scale_row`` in bytes.
 
         Raises:

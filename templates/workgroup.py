@@ -30,14 +30,12 @@ class Launched:
 
     Attributes:
         spec: the KernelSpec.
-        out_dtype: FlyDSL type of C.
         sizes: of the launch.
         addresses: byte address of each of `signature.POINTERS`.
         lds: byte address of the workgroup's LDS.
     """
 
     spec: Any
-    out_dtype: Any
     sizes: Any
     addresses: dict[str, Any]
     lds: Any
@@ -47,7 +45,6 @@ class Launched:
         storage = fx.SharedAllocator().allocate(spec.lds_bytes).peek()
         return cls(
             spec=spec,
-            out_dtype=TYPES[spec.out_dtype.value],
             sizes=sizes,
             addresses=addresses,
             lds=fx.Int32(fx.ptrtoint(storage.ptr)),
@@ -105,14 +102,13 @@ class Workgroup:
     """One workgroup at its place.
 
     Attributes:
-        spec, out_dtype, sizes, lds: as in Launched.
+        spec, sizes, lds: as in Launched.
         addresses: byte address of each of `signature.POINTERS`; C, A and B of this batch or group.
         place: what it computes; `m0`, `n0`, `k`, `tile` and `split` are short for its parts.
         wave: (index along M, index along N).
     """
 
     spec: Any
-    out_dtype: Any
     sizes: Any
     addresses: dict[str, Any]
     lds: Any
@@ -160,7 +156,6 @@ class Workgroup:
             wave = ops.modulo(wave + place.split * turn, config.waves)
         return cls(
             spec=spec,
-            out_dtype=launched.out_dtype,
             sizes=launched.sizes,
             addresses=_of_batch(spec, launched.addresses, launched.sizes, place.batch),
             lds=launched.lds,

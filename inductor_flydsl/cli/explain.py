@@ -68,6 +68,8 @@ def _explain_log(arguments: argparse.Namespace) -> int:
         print(f"{decision.subject}{where}: {decision.chosen}{config}, because: {decision.reason}")
         for text in decision.fused:
             print(f"  fused: {text}")
+        for text in decision.stored:
+            print(f"  stored too: {text}")
         for text in decision.apart:
             print(f"  apart: {text}")
         for name, why in decision.losers:

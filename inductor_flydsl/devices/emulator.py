@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import emulator, settings
 from ..arch import get_arch
-from ..config import GemmConfig, extra_pointers, launch_arguments
+from ..config import GemmConfig, KernelSpec, extra_pointers, launch_arguments
 from ..errors import DeviceUnavailable, LaunchFailed
 from ..problem import GemmProblem
 from .base import Clock, Kernel, Timing
@@ -272,12 +272,13 @@ class EmulatorDevice:
         if config.persistent and grid > self.arch.compute_units:
             sample = sampled_compute_units(grid, self.arch.compute_units)
         names = extra_pointers(problem)
+        outputs = {output.pointer for output in KernelSpec.of(problem, config).outputs}
         pieces, need = scratch or Workspace(), config.workspace(problem)
 
         def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
             own = pieces.on(0, "cpu", need)
             others = {**dict(zip(names, tensors, strict=False)), **own}
-            with self._launch({"c": c, "a": a, "b": b, **others}, {"c", *own}, sample):
+            with self._launch({"c": c, "a": a, "b": b, **others}, outputs | own.keys(), sample):
                 addresses = {name: t.data_ptr() for name, t in others.items()}
                 bound(c.data_ptr(), a.data_ptr(), b.data_ptr(), None, addresses)
             if self._timing and own:

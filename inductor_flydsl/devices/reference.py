@@ -147,7 +147,9 @@ def _grouped(problem: GemmProblem) -> Kernel:
         c = whole(c, (p.c_batch, p.ldc, 1))
         ends = offsets.tolist()
         a, b, tensors = _decoded(p, a, b, others, ends)
-        read = [whole(t, strides) for t, strides in zip(tensors, p.tensors, strict=True)]
+        views = [whole(t, strides) for t, strides in zip(tensors, p.tensors, strict=True)]
+        reads = len(p.fusion.tensors) if p.fusion else 0
+        read, outputs = views[:reads], [c, *views[reads:]]
         at: tuple[Any, ...]
         for group, piece in enumerate(map(slice, [0, *ends], ends)):
             if axis is Axis.M:
@@ -156,50 +158,50 @@ def _grouped(problem: GemmProblem) -> Kernel:
                 left, right, at = a[group], b[:, piece], (0, slice(None), piece)
             else:
                 left, right, at = a[:, piece], b[piece], (group,)
-            result = left.float() @ right.float()
+            results = [left.float() @ right.float()]
             if p.fusion is not None:
                 own = [t[(group if len(t) > 1 else 0, *at[1:])].float() for t in read]
-                result = p.fusion.evaluate(ops, result, own)
-            c[at] = result
+                results = p.fusion.results(ops, results[0], own)
+            for output, result in zip(outputs, results, strict=True):
+                output[at] = result
 
     return kernel
 
 
 def _fused(torch: Any, problem: GemmProblem) -> Kernel:
     """The product in fp32 and the epilogue's program on it, op by op."""
-    fusion, ops = problem.fusion, TorchOps()
-    assert fusion is not None
 
     def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
-        # A kernel sees batches of rows of C, whatever shape their tensor has.
-        shape = (problem.batch, problem.m, problem.n)
-        rows = c.as_strided(shape, (problem.c_batch, problem.ldc, 1), c.storage_offset())
-        wide = [
-            t.as_strided(shape, step, t.storage_offset()).float()
-            for t, step in zip(tensors, problem.tensors, strict=True)
-        ]
-        product = torch.matmul(a.float(), b.float()).reshape(shape)
-        rows.copy_(fusion.evaluate(ops, product, wide))
+        _finish(problem, torch.matmul(a.float(), b.float()), c, tensors)
 
     return kernel
 
 
+def _finish(p: GemmProblem, product: Any, c: Any, tensors: tuple[Any, ...]) -> None:
+    """The epilogue's program on a product in fp32, if there is one, and its results."""
+    # A kernel sees batches of rows of C, whatever shape their tensor has.
+    shape = (p.batch, *product.shape[-2:])
+    rows = c.as_strided(shape, (p.c_batch, p.ldc, 1), c.storage_offset())
+    if p.fusion is None:
+        rows.copy_(product)
+        return
+    views = [
+        t.as_strided(shape, step, t.storage_offset())
+        for t, step in zip(tensors, p.tensors, strict=True)
+    ]
+    reads = len(p.fusion.tensors)
+    read = [view.float() for view in views[:reads]]
+    results = p.fusion.results(TorchOps(), product.reshape(shape), read)
+    for output, result in zip((rows, *views[reads:]), results, strict=True):
+        output.copy_(result)
+
+
 def _scaled(torch: Any, problem: GemmProblem) -> Kernel:
     """A product of narrow types, decoded to fp32, and the epilogue's program on it."""
-    p, ops = problem, TorchOps()
 
     def kernel(c: Any, a: Any, b: Any, *others: Any) -> None:
-        wide_a, wide_b, tensors = _decoded(p, a, b, others)
-        result = torch.matmul(wide_a, wide_b).float()
-        shape = (p.batch, *result.shape[-2:])
-        rows = c.as_strided(shape, (p.c_batch, p.ldc, 1), c.storage_offset())
-        if p.fusion is not None:
-            read = [
-                t.as_strided(shape, step, t.storage_offset()).float()
-                for t, step in zip(tensors, p.tensors, strict=True)
-            ]
-            result = p.fusion.evaluate(ops, result.reshape(shape), read)
-        rows.copy_(result)
+        wide_a, wide_b, tensors = _decoded(problem, a, b, others)
+        _finish(problem, torch.matmul(wide_a, wide_b).float(), c, tensors)
 
     return kernel
 

@@ -87,13 +87,15 @@ def tell_settled(ours: Any, reason: str) -> None:
     _amend(ours, chosen="FLYDSL", winner=ours.name, reason=reason)
 
 
-def tell_fused(ours: Any, nodes: list[Any]) -> None:
-    """These scheduler nodes are computed in our kernel."""
+def tell_fused(ours: Any, nodes: list[Any], stores: tuple[str, ...]) -> None:
+    """These scheduler nodes are computed in our kernel, which stores these buffers too."""
     found = ours.annotations.setdefault("flydsl_apart", {})
     for node in nodes:
         # Tried before what it reads had joined.
         found.pop(node.get_name(), None)
-    _amend(ours, fused=tuple(_words(node) for node in nodes), apart=tuple(found.values()))
+    names = {node.get_name(): _words(node) for node in nodes}
+    words = tuple(names.get(store, f"{store} ({ours.launch.problem.op})") for store in stores)
+    _amend(ours, fused=tuple(names.values()), stored=words, apart=tuple(found.values()))
 
 
 def tell_apart(ours: Any, node: Any, reason: str) -> None:

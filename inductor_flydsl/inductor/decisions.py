@@ -70,6 +70,8 @@ class Decision:
         winner: name of the fastest in ``times``, where one was.
         candidates: our configurations that were tried for ``config``, with their times.
         fused: what was put into the kernel beside the product, one entry a pointwise node.
+        stored: values on the way, the product or some of ``fused``, that it stores beside the last
+            one because others use them.
         apart: what follows the product in a kernel of its own, each with the reason.
         dynamic: integers of the problem that every launch is given; the problem has their hints.
         compile_id: torch's number of the compilation, as in its logs (``0/0``).
@@ -87,6 +89,7 @@ class Decision:
     winner: str = ""
     candidates: tuple[Time, ...] = ()
     fused: tuple[str, ...] = ()
+    stored: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     dynamic: tuple[str, ...] = ()
     compile_id: str = ""
@@ -119,6 +122,7 @@ class Decision:
             "times": [t.to_json() for t in self.times],
             "candidates": [t.to_json() for t in self.candidates],
             "fused": list(self.fused),
+            "stored": list(self.stored),
             "apart": list(self.apart),
             "dynamic": list(self.dynamic),
             "losers": [{"name": name, "reason": why} for name, why in self.losers],
@@ -137,6 +141,7 @@ class Decision:
 
     def __str__(self) -> str:
         notes = [f"fused: {', '.join(self.fused)}"] if self.fused else []
+        notes += [f"stored too: {', '.join(self.stored)}"] if self.stored else []
         notes += [f"apart: {text}" for text in self.apart]
         return f"{self.subject}: {self.chosen} ({'; '.join([self.reason, *notes])})"
 

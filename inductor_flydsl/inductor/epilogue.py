@@ -14,7 +14,7 @@ import sympy
 
 from ..dtypes import DType
 from ..errors import BadArgument
-from ..fusion import MAX_TENSORS, Fusion, Node, Tensor
+from ..fusion import MAX_TENSORS, Fusion, Node, Store, Tensor
 from ..problem import TENSOR_STRIDES
 from .axes import Axes, Place, Unfusable
 from .extents import align, hint, is_static
@@ -32,12 +32,14 @@ class Program:
     Attributes:
         extents: (batch, M, N) of the product, maybe symbolic.
         made: name of a buffer → (value, place): the product, then each node's result.
+        kinds: types of those buffers.
     """
 
     extents: tuple[Any, Any, Any]
     nodes: list[Node] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     made: dict[str, tuple[int, Place]] = field(default_factory=dict)
+    kinds: dict[str, DType] = field(default_factory=dict)
 
     def emit(self, op: str, *args: int, **fields: Any) -> int:
         self.nodes.append(Node(op=op, args=args, **fields))
@@ -73,6 +75,7 @@ class Program:
         if not isinstance(result, Value):
             raise Unfusable(f"{name} has no single value")
         self.made[name] = (result.index, self._output(name, axes, layout))
+        self.kinds[name] = DType.parse(str(layout.dtype))
 
     def _match(self, axes: Axes, name: str | None, index: Any) -> None:
         if name in self.made:
@@ -87,17 +90,19 @@ class Program:
             raise Unfusable(f"{name} is not stored row by row")
         return Place(batch, row if m != 1 else n)
 
-    def fusion(self, aligned: Callable[[Read], bool]) -> Fusion:
+    def fusion(self, aligned: Callable[[Read], bool], stores: tuple[Store, ...]) -> Fusion:
         """The program read so far.
 
         Args:
             aligned: whether quads of a tensor along N are aligned to their size.
+            stores: values that are stored beside the last one.
 
         Raises:
-            Unfusable: it reads too many tensors.
+            Unfusable: it reads and stores too many tensors.
         """
-        if len(self.reads) > MAX_TENSORS:
-            raise Unfusable(f"{len(self.reads)} tensors are read, {MAX_TENSORS} at most")
+        if len(self.reads) + len(stores) > MAX_TENSORS:
+            also = f" and {len(stores)} stored beside the result" if stores else ""
+            raise Unfusable(f"{len(self.reads)} tensors are read{also}, {MAX_TENSORS} at most")
         tensors = tuple(
             Tensor(
                 dtype=r.dtype,
@@ -108,7 +113,7 @@ class Program:
             for r in self.reads
         )
         try:
-            return Fusion(nodes=tuple(self.nodes), tensors=tensors)
+            return Fusion(nodes=tuple(self.nodes), tensors=tensors, stores=stores)
         except BadArgument as error:
             raise Unfusable(str(error)) from error
 
@@ -129,6 +134,7 @@ def program(name: str, product: Product, reads: list[Read]) -> Program:
     started.nodes = list(fusion.nodes if fusion else (Node(op="acc"),))
     started.reads = list(reads)
     started.made[name] = (len(started.nodes) - 1, Place(c_batch, ldc if m != 1 else n))
+    started.kinds[name] = product.launch.problem.out_dtype
     return started
 
 
@@ -156,17 +162,25 @@ class Plan:
     Attributes:
         product: the choice, its problem grown by the epilogue.
         reads: what to pass after A and B.
-        dead: buffers that no longer exist: the product and all but the last result.
-        output: the buffer that the kernel writes.
+        stores: buffers to pass after those: what the kernel stores beside its last value.
+        dead: buffers that no longer exist.
+        output: the buffer of the last value.
     """
 
     product: Product
     reads: tuple[Read, ...]
+    stores: tuple[str, ...]
     dead: tuple[str, ...]
     output: str
 
 
-def plan(name: str, product: Product, reads: list[Read], nodes: list[Any]) -> Plan:
+def plan(
+    name: str,
+    product: Product,
+    reads: list[Read],
+    nodes: list[Any],
+    live: Callable[[str], bool],
+) -> Plan:
     """One kernel for a product and the pointwise nodes that follow it.
 
     Args:
@@ -174,6 +188,7 @@ def plan(name: str, product: Product, reads: list[Read], nodes: list[Any]) -> Pl
         product: the kernel so far.
         reads: what its fusion reads already.
         nodes: ComputedBuffers in order; each may read the product and what is before it.
+        live: whether a buffer, the product's or a node's, is used by others too.
 
     Raises:
         Unfusable: a node, or the whole, is none that a kernel can compute.
@@ -181,33 +196,53 @@ def plan(name: str, product: Product, reads: list[Read], nodes: list[Any]) -> Pl
     chain = program(name, product, reads)
     for node in nodes:
         chain.add(node.get_name(), node.data, node.get_layout())
-    last = nodes[-1]
-    value, place = chain.made[last.get_name()]
-    if value != len(chain.nodes) - 1:
-        raise Unfusable(f"{last.get_name()} is not the last value computed")
-    grown = _grown(product, chain, place, DType.parse(str(last.get_dtype())))
-    dead = (name, *(n.get_name() for n in nodes[:-1]))
-    return Plan(grown, tuple(chain.reads), dead, last.get_name())
+    names = [name, *(n.get_name() for n in nodes)]
+    kept = [made for made in names if live(made)] or names[-1:]
+    # C gets what is computed last; of buffers with one value, the last.
+    output = max(reversed(kept), key=lambda made: chain.made[made][0])
+    del chain.nodes[chain.made[output][0] + 1 :]
+    stores = tuple(made for made in kept if made != output)
+    grown = _grown(product, chain, output, stores)
+    dead = tuple(made for made in names if made not in kept)
+    return Plan(grown, tuple(chain.reads), stores, dead, output)
 
 
-def _grown(product: Product, chain: Program, place: Place, kind: DType) -> Product:
-    """A product's kernel with a chain in it, whose result lies at ``place``."""
+def _grown(product: Product, chain: Program, output: str, stores: tuple[str, ...]) -> Product:
+    """A product's kernel with a chain in it and these results."""
+    kind, place = chain.kinds[output], chain.made[output][1]
     numbers = {"ldc": place.row, "c_batch": place.batch}
-    for index, read in enumerate(chain.reads):
-        for axis, step in zip(TENSOR_STRIDES, read.steps, strict=True):
+    places = [chain.made[name][1] for name in stores]
+    steps = [read.steps for read in chain.reads]
+    for index, strides in enumerate([*steps, *((p.batch, p.row, 1) for p in places)]):
+        for axis, step in zip(TENSOR_STRIDES, strides, strict=True):
             numbers[f"t{index}_{axis}"] = step
-    aligned = align(16, place.row * kind.bytes, place.batch * kind.bytes)
+    stored = tuple(
+        Store(node=chain.made[name][0], dtype=chain.kinds[name], width=_width(chain, name))
+        for name in stores
+    )
     grown = replace(
         product.launch.problem,
         out_dtype=kind,
-        c_align=max(aligned, kind.bytes),
-        fusion=chain.fusion(_quads_aligned),
-        tensors=((0, 0, 0),) * len(chain.reads),
+        c_align=_aligned(chain, output),
+        fusion=chain.fusion(_quads_aligned, stored),
+        tensors=((0, 0, 0),) * (len(steps) + len(stores)),
     ).at({name: hint(number) for name, number in numbers.items()})
     sizes = {n: e for n, e in product.sizes.items() if n not in numbers}
     sizes |= {name: number for name, number in numbers.items() if not is_static(number)}
     launch = replace(product.launch, problem=grown, dynamic=tuple(sizes))
     return Product(launch, sizes)
+
+
+def _aligned(chain: Program, name: str, *more: Any) -> int:
+    """Bytes that divide the address of every row of a result, and these counts of elements."""
+    size, place = chain.kinds[name].bytes, chain.made[name][1]
+    counts = (place.row, place.batch, *more)
+    return max(align(BASE_BYTES, *(count * size for count in counts)), size)
+
+
+def _width(chain: Program, name: str) -> int:
+    """Bytes of one store of a result beside C: whole stores make up a row."""
+    return _aligned(chain, name, chain.extents[2])
 
 
 def _quads_aligned(read: Read) -> bool:

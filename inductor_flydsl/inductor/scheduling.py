@@ -93,11 +93,12 @@ class FlyDSLSchedulingMixin(BaseScheduling):
         product, output = buffer.product, buffer.get_name()
         a, b, *extra = [x.codegen_reference() for x in buffer.operands]
         if len(nodes) > 1:
-            made = _plan(_of_buffer(buffer), nodes[1:])
-            contest.tell_fused(buffer.choice, nodes[1:])
+            live = _live(self.scheduler, nodes)  # type: ignore[attr-defined]
+            made = _plan(_of_buffer(buffer), nodes[1:], live)
+            contest.tell_fused(buffer.choice, nodes[1:], made.stores)
             product, output = made.product, made.output
             fixed = len(extra) - len(buffer.product.launch.problem.tensors)
-            extra = extra[:fixed] + [_reference(read) for read in made.reads]
+            extra = [*extra[:fixed], *(_reference(read) for read in made.reads), *made.stores]
             V.graph.removed_buffers |= set(made.dead)
         for node in nodes:
             node.mark_run()
@@ -139,17 +140,12 @@ def _why_apart(scheduler: Any, kernel: _Kernel, first: Any, nodes: list[Any]) ->
     if not compat.fuses_epilogues():
         return "config.epilogue_fusion is off"
     try:
-        made = _plan(kernel, nodes)
+        made = _plan(kernel, nodes, _live(scheduler, [first, *nodes]))
     except epilogue.Unfusable as error:
         return str(error)
     except Exception as error:  # A question of Inductor's must not end the user's compile.
         log.debug("no plan", exc_info=True)
         return f"{type(error).__name__}: {error}"
-    inside = {n.get_name() for n in (*first.get_nodes(), *nodes)}
-    inside.add(first.get_name())
-    for name in made.dead:
-        if compat.used_outside(scheduler, name, inside):
-            return f"{name} is used elsewhere too"
     launch = made.product.launch
     limit = space.why_not(launch.problem, launch.config, get_arch(launch.arch))
     if limit is None:
@@ -177,8 +173,19 @@ def _why_follower_apart(node: Any, follower: Any) -> str | None:
     return _why_apart(node.scheduler, _of_buffer(buffer), node, joining)
 
 
-def _plan(kernel: _Kernel, nodes: list[Any]) -> epilogue.Plan:
+def _live(scheduler: Any, nodes: list[Any]) -> Callable[[str], bool]:
+    """Whether a buffer is an output of the graph, or is read by other nodes than these."""
+    inside = {part.get_name() for node in nodes for part in (node, *node.get_nodes())}
+    return lambda name: compat.used_outside(scheduler, name, inside)
+
+
+def _plan(kernel: _Kernel, nodes: list[Any], live: Callable[[str], bool]) -> epilogue.Plan:
     """The kernel of a product and of the scheduler nodes that follow it.
+
+    Args:
+        kernel: the product's.
+        nodes: the others.
+        live: as in `epilogue.plan`.
 
     Raises:
         epilogue.Unfusable: it cannot be one.
@@ -204,7 +211,7 @@ def _plan(kernel: _Kernel, nodes: list[Any]) -> epilogue.Plan:
         dtype = DType.parse(str(x.get_dtype()))
         offset = x.get_layout().offset
         reads.append(epilogue.Read(x.get_name(), offset, (batch, row, column), dtype))
-    return epilogue.plan(kernel.name, product, reads, [n.node for n in nodes])
+    return epilogue.plan(kernel.name, product, reads, [n.node for n in nodes], live)
 
 
 def _reference(read: epilogue.Read) -> str:

@@ -46,12 +46,13 @@ def _settled(scheduler: Any, node: Any, why_apart: WhyApart) -> Any:
     try:
         choices = compat.open_choices(node)
         ours = next((c for c in choices if isinstance(c, FlyDSLCaller)), None)
-        follower = compat.first_user(scheduler, node) if ours is not None else None
-        if ours is None or follower is None:
+        if ours is None:
             return node
-        reason = why_apart(node, ours, follower)
-        if reason:
-            contest.tell_apart(ours, follower, reason)
+        reasons = {user: why_apart(node, ours, user) for user in compat.users(scheduler, node)}
+        follower = next((user for user, reason in reasons.items() if reason is None), None)
+        if follower is None:
+            for user, reason in reasons.items():
+                contest.tell_apart(ours, user, str(reason))
             return node
         if not _wins(scheduler, node, ours, follower):
             return node

@@ -191,6 +191,53 @@ def bmm_and_a_residual_fused_under_default_settings():
     )
 
 
+def _layer(x, w, bias, v):
+    return torch.nn.functional.gelu(torch.nn.functional.linear(x, w, bias)) @ v.t()
+
+
+def _trained(function, inputs, grad):
+    inputs = [t.detach().clone().requires_grad_() for t in inputs]
+    result = function(*inputs)
+    return [result, *torch.autograd.grad(result, inputs, grad.to(result.dtype))]
+
+
+@check
+def a_pre_activation_is_stored_beside_its_gelu_in_training():
+    """Forward is two kernels, the first of which stores what backward needs; default settings."""
+    shapes = ((M, K), (N, K), (N,), (256, N))
+    inputs = [torch.randn(*s, device="cuda", dtype=torch.bfloat16) / K**0.5 for s in shapes]
+    grad = torch.randn(M, 256, device="cuda", dtype=torch.bfloat16)
+    before = len(choices.decisions())
+    torch._dynamo.reset()
+    with ours_is_fast(), config.patch({fusion_flag(): True}):
+        fast = torch.compile(_layer, mode="max-autotune")
+        ours, (forward, backward) = run_and_get_code(_trained, fast, inputs, grad)
+    found = choices.decisions()[before:]
+    assert [d.chosen for d in found] == ["FLYDSL"] * 6, [str(d) for d in found]
+    one_kernel(forward, calls=2)
+    assert len(found[0].stored) == 1 and found[0].fused and not found[0].apart, str(found[0])
+    exact = _trained(_layer, [t.double() for t in inputs], grad)
+    for got, eager, value in zip(ours, _trained(_layer, inputs, grad), exact, strict=True):
+        assert (got - value).norm() <= 2 * (eager - value).norm() + 1e-3 * value.norm()
+    return f"stored too: {', '.join(found[0].stored)}"
+
+
+@check
+def three_results_of_a_product_are_one_kernel():
+    def function(a, b):
+        product = a @ b
+        return product, torch.relu(product), torch.sigmoid(product)
+
+    a, b = operands()
+    with ours_is_fast(), config.patch({fusion_flag(): True}):
+        results, code, (decision,) = compiled(function, a, b)
+    assert len(decision.stored) == 2 and not decision.apart, str(decision)
+    one_kernel(code)
+    for got, value in zip(results, function(a.double(), b.double()), strict=True):
+        torch.testing.assert_close(got.double(), value, rtol=2**-6, atol=0.5)
+    return f"stored too: {', '.join(decision.stored)}"
+
+
 @check
 def a_stored_mask_fused_under_default_settings():
     a, b = operands()

@@ -223,14 +223,36 @@ def test_what_cannot_join_is_told(gpu):
     assert "apart: " in str(decision) and decision.to_json()["apart"] == list(decision.apart)
 
 
-def test_a_product_that_is_read_twice_is_told(gpu):
+@pytest.mark.parametrize("benchmarked_fusion", [False, True])
+def test_a_product_that_is_read_twice_is_stored_beside_what_reads_it(gpu, benchmarked_fusion):
+    """As in training: the input of the activation is kept, and read by what cannot join too."""
+
+    def function(a, b, bias):
+        product = torch.addmm(bias, a, b)
+        return product.sum(0), product, F.gelu(product)
+
+    rows = 120 + 32 * benchmarked_fusion
+    with inductor_config.patch({fusion_flag(): benchmarked_fusion}):
+        code = generate(function, (rows, 96), (96, 80), (80,))
+    (decision,) = choices.decisions()
+    assert decision.chosen == "FLYDSL" and len(decision.fused) == len(decision.stored) == 1
+    assert ["is a reduction" in text for text in decision.apart] == [True]
+    (call,) = [x.strip() for x in code.splitlines() if "flydsl_kernel_0(" in x]
+    first, *_, last = call.removeprefix("flydsl_kernel_0(").rstrip(")").split(", ")
+    for name in (first, last):
+        assert f"{name} = empty_strided_cuda(({rows}, 80), (80, 1), torch.bfloat16)" in code
+    assert "libdevice.erf" not in code
+
+
+def test_three_results_are_one_kernel(gpu):
     def function(a, b):
         product = a @ b
-        return product, F.relu(product)
+        return product, F.relu(product), torch.sigmoid(product.float())
 
     with inductor_config.patch({fusion_flag(): True}):
-        generate(function, (120, 96), (96, 80))
-    assert any("used elsewhere" in text for d in choices.decisions() for text in d.apart)
+        code = generate(function, (156, 96), (96, 80))
+    (decision,) = choices.decisions()
+    assert one_kernel(code) and len(decision.stored) == 2, str(decision)
 
 
 @pytest.mark.parametrize("batch", [(), (3,)])

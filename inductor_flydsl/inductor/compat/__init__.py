@@ -50,7 +50,6 @@ from .scaled import (
 from .scheduling import (
     benchmarks_fusion,
     close,
-    first_user,
     fuses_epilogues,
     fuses_own_epilogue,
     is_library_call,
@@ -58,6 +57,7 @@ from .scheduling import (
     reads,
     scheduling_table,
     used_outside,
+    users,
 )
 from .selection import (
     add_first_preprocessing,
@@ -93,7 +93,7 @@ __all__ = [
     "close",
     "copy_to_be",
     "current_node",
-    "first_user",
+    "users",
     "forget_handler",
     "freeze",
     "fuses_epilogues",

@@ -46,11 +46,10 @@ def fuses_own_epilogue(choice: Any) -> bool:
     return isinstance(choice, TritonTemplateCaller)
 
 
-def first_user(scheduler: Any, node: Any) -> Any:
-    """The first node of a schedule that reads what a node writes, or None."""
-    users = [user.node for buffer in node.get_outputs() for user in buffer.users]
-    found = [u for u in users if u.get_name() in scheduler.name_to_node]
-    return found[0] if found else None
+def users(scheduler: Any, node: Any) -> list[Any]:
+    """The nodes of a schedule that read what a node writes, each once."""
+    found = [user.node for buffer in node.get_outputs() for user in buffer.users]
+    return [u for u in dict.fromkeys(found) if u.get_name() in scheduler.name_to_node]
 
 
 def reads(node: Any) -> set[str]:
