@@ -43,8 +43,9 @@ def operands() -> tuple[Any, Any, Any]:
 
 def ours() -> dict[str, Call]:
     """The launch itself, our call of it on tensors, and the call that generated code makes."""
+    from inductor_flydsl.arguments import launch_arguments
     from inductor_flydsl.compiler import compile_spec, load
-    from inductor_flydsl.config import GemmConfig, KernelSpec, launch_arguments
+    from inductor_flydsl.config import GemmConfig, KernelSpec
     from inductor_flydsl.devices.emulator import shim_library
     from inductor_flydsl.inductor.runtime import Kernel
     from inductor_flydsl.problem import GemmProblem

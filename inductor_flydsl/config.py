@@ -10,15 +10,13 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
-from .arch import GFX950
-from .division import divider
 from .errors import ConfigError
 from .fusion import Fusion
 from .grouping import Axis
-from .problem import TENSOR_STRIDES, DType, GemmProblem, Layout
+from .problem import DType, GemmProblem, Layout
 from .scale_ring import ScaleRing
 from .scaling import BLOCK, TILE_BLOCKS
-from .signature import SCALE_STRIDES, SCALES, TENSORS, TURNS
+from .signature import SCALES, TENSORS
 
 PIPELINES = ("staged", "hti", "rolled")
 MFMA_M = MFMA_N = 16
@@ -204,6 +202,7 @@ class KernelSpec:
         store_bytes: width of one store of C, 2 to 16.
         k_tail: the last K step is partial, so fragments are masked there.
         batched: there is a batch index.
+        heads: it counts heads of an outer one.
         fusion: what is computed between the accumulators and C.
         ragged: the extent whose groups' ends are read from the offsets.
         group_waves: waves that hold an offset a lane.
@@ -221,6 +220,7 @@ class KernelSpec:
     k_tail: bool
     config: GemmConfig
     batched: bool = False
+    heads: bool = False
     fusion: Fusion | None = None
     ragged: Axis | None = None
     group_waves: int = 0
@@ -243,6 +243,7 @@ class KernelSpec:
             k_tail=ragged is Axis.K or problem.k % config.tile_k != 0,
             config=config,
             batched=problem.batch > 1,
+            heads=problem.heads > 0,
             fusion=problem.fusion,
             ragged=ragged,
             group_waves=-(-grouping.groups // WAVE_SIZE) if grouping else 0,
@@ -331,7 +332,7 @@ class KernelSpec:
     def name(self) -> str:
         """A legal symbol: the kernel's name in profilers, autotune tables and the ISA."""
         tail = "_kt" if self.k_tail else ""
-        tail += "_b" if self.batched else ""
+        tail += "_bh" if self.heads else "_b" if self.batched else ""
         tail += f"_r{self.ragged.value}{self.group_waves}" if self.ragged else ""
         tail += f"_f{self.fusion.digest[:8]}" if self.fusion else ""
         types = self.dtype.name + (f"_{self.b_dtype.name}" if self.b_dtype else "")
@@ -387,83 +388,6 @@ def store_width(problem: GemmProblem) -> int:
     return max(width, size)
 
 
-def launch_arguments(
-    problem: GemmProblem, config: GemmConfig, compute_units: int = GFX950.compute_units
-) -> dict[str, int]:
-    """The integers a kernel takes, by the names of `signature.INTEGERS`.
-
-    ``grid`` is the number of workgroups of one batch; those not named here are zero.
-
-    Args:
-        problem, config: what is launched.
-        compute_units: of the device.
-    """
-    p = problem
-    values = {name: getattr(p, name) for name in ("m", "n", "k", "lda", "ldb", "ldc")}
-    values |= {name: getattr(p, name) for name in ("a_inner", "b_inner", "batch")}
-    values |= {name: getattr(p, name) for name in ("a_batch", "b_batch", "c_batch")}
-    values |= {"grid": _grid(p, config, compute_units), "k_split": config.split_extent(p)}
-    if p.grouping is not None:
-        values["groups"] = p.grouping.groups
-    else:
-        values |= turns(config, *config.tiles(p))
-    for index, strides in enumerate(p.tensors):
-        for axis, stride in zip(TENSOR_STRIDES, strides, strict=True):
-            values[f"t{index}_{axis}"] = stride
-    for name, scales in (("a", p.a_scales), ("b", p.b_scales)):
-        if scales is not None:
-            values |= {f"{name}_scale_{of}": getattr(scales, of) for of in SCALE_STRIDES}
-    return values
-
-
-def turns(config: GemmConfig, tiles_m: int, tiles_n: int) -> dict[str, int]:
-    """Divisors by which a workgroup finds its tile, by the names of `signature.INTEGERS`.
-
-    ``tiles`` are those of C, ``turn`` those that run before the next rows of tiles do, and
-    ``rest`` the rows of the last turn.
-    """
-    rows = max(1, config.group_m)
-    values: dict[str, int] = {}
-    divisors = (tiles_m * tiles_n, rows * tiles_n, tiles_m % rows or rows)
-    for name, divisor in zip(TURNS, divisors, strict=True):
-        multiplier, shift = divider(divisor)
-        values |= {name: divisor, f"{name}_multiplier": multiplier, f"{name}_shift": shift}
-    return values
-
-
-def _grid(problem: GemmProblem, config: GemmConfig, compute_units: int) -> int:
-    if problem.grouping is None:
-        tiles_m, tiles_n = config.tiles(problem)
-        return tiles_m * tiles_n * config.split_k
-    most = max_tiles(problem, config)
-    if not config.persistent:
-        return most
-    # Not rounded to whole compute units: fewer workgroups than tiles would make some take two,
-    # and those without a tile leave at once.
-    return min(most, config.persistent * compute_units)
-
-
-def max_tiles(problem: GemmProblem, config: GemmConfig) -> int:
-    """Tiles that a grouped problem may have, wherever its groups end.
-
-    Every group but an empty one may end in a partial tile, and begin in one where tiles begin at
-    whole chunks (`start`).
-    """
-    assert problem.grouping is not None
-    tiles_m, tiles_n = config.tiles(problem)
-    axis, groups = problem.grouping.axis, problem.grouping.groups
-    if axis is Axis.K:
-        return tiles_m * tiles_n * groups
-    extent, tile, others = (
-        (problem.m, config.tile_m, tiles_n)
-        if axis is Axis.M
-        else (problem.n, config.tile_n, tiles_m)
-    )
-    live = min(groups, extent)
-    before = start(KernelSpec.of(problem, config)) - 1
-    return (live + (extent + live * before - live) // tile) * others
-
-
 # Bytes of an operand's line at whose multiples tiles begin where DMA needs aligned starts.
 START_BYTES = 16
 
@@ -489,10 +413,3 @@ def start(spec: KernelSpec) -> int:
         return 1
     # Pairs of FP4 lie along K.
     return START_BYTES // spec.dtype.bytes * (spec.dtype.packed if spec.ragged is Axis.K else 1)
-
-
-def extra_pointers(problem: GemmProblem) -> tuple[str, ...]:
-    """Names, of `signature.POINTERS`, of what a kernel is called with after C, A and B."""
-    offsets = ("offsets",) if problem.grouping is not None else ()
-    scales = SCALES if problem.block_scaled else ()
-    return offsets + scales + TENSORS[: len(problem.tensors)]

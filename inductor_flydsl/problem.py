@@ -73,6 +73,10 @@ class GemmProblem:
         fusion: the pointwise program of the epilogue.
         tensors: (batch, row, column) strides in elements of each tensor that it reads, then of each
             that it stores beside C.
+        heads: batches that follow one another before the outer index of batches moves, where C or a
+            tensor has a stride of its own for each of the two; 0 where batches have one index.
+        outer: with heads, strides from one outer index to the next: of C, then of each of
+            ``tensors``. The batch strides of those lead from one head to the next.
         grouping: which of the extents is the sum of its groups'. The batch stride of what each
             group has for itself leads from one group's to the next; ``batch`` is 1.
         b_dtype: type of B where it is not A's; only the f8f6f4 types mix.
@@ -102,6 +106,8 @@ class GemmProblem:
     c_batch: int = 0
     fusion: Fusion | None = None
     tensors: tuple[tuple[int, int, int], ...] = ()
+    heads: int = 0
+    outer: tuple[int, ...] = ()
     grouping: Grouping | None = None
     b_dtype: DType | None = None
     a_scales: Scales | None = None
@@ -128,7 +134,16 @@ class GemmProblem:
         if len(self.tensors) != taken:
             way = f"pass the strides of the {taken} tensors that the fusion reads and stores"
             raise ProblemError("tensors", self.tensors, "do not fit the fusion", way)
+        self._check_heads()
         self._check_scaled()
+
+    def _check_heads(self) -> None:
+        if self.heads < 0 or (self.heads and self.batch % self.heads):
+            way = f"pass a divisor of {self.batch}, or 0"
+            raise ProblemError("heads", self.heads, "do not divide the batches", way)
+        if len(self.outer) != (1 + len(self.tensors) if self.heads else 0):
+            way = "with heads, pass a stride of C and of each tensor; without, none"
+            raise ProblemError("outer", self.outer, "does not fit", way)
 
     def _check_scaled(self) -> None:
         if self.b_dtype is self.dtype:
@@ -248,8 +263,8 @@ class GemmProblem:
 
         Args:
             sizes: by names of fields, or of the strides of a tensor of the fusion, in elements:
-                ``t0_batch``, ``t0_row``, ``t0_column``, and so on; ``a_scale_row`` and
-                ``b_scale_row`` in bytes.
+                ``t0_batch``, ``t0_row``, ``t0_column``, and so on, ``c_outer`` and ``t0_outer`` of
+                `outer`; ``a_scale_row`` and ``b_scale_row`` in bytes.
 
         Raises:
             ProblemError: an integer that is not usable.
@@ -260,6 +275,9 @@ class GemmProblem:
             named = zip(TENSOR_STRIDES, strides, strict=True)
             batch, row, column = (values.pop(f"t{index}_{axis}", s) for axis, s in named)
             tensors.append((batch, row, column))
+        if self.heads:
+            named = zip(("c", *(f"t{i}" for i in range(len(tensors)))), self.outer, strict=True)
+            values["outer"] = tuple(values.pop(f"{name}_outer", step) for name, step in named)
         for name in ("a_scales", "b_scales"):
             row = values.pop(f"{name[:-1]}_row", None)
             if row is not None:
@@ -332,6 +350,9 @@ class GemmProblem:
         grouping = data.pop("grouping")
         if grouping is not None:
             data["grouping"] = grouping.to_json()
+        data["outer"] = list(self.outer)
+        if not self.heads:
+            del data["heads"], data["outer"]
         # Absent where absent, so that records of unscaled products keep their keys.
         for name in ("b_dtype", "a_scales", "b_scales"):
             value = data.pop(name)
@@ -357,6 +378,7 @@ class GemmProblem:
             values["layout"] = _as_layout(values["layout"])
             values["fusion"] = values.get("fusion") and Fusion.from_json(values["fusion"])
             values["tensors"] = tuple(tuple(strides) for strides in values.get("tensors", ()))
+            values["outer"] = tuple(values.get("outer", ()))
             if values.get("grouping") is not None:
                 values["grouping"] = Grouping.from_json(values["grouping"])
             for name in ("a_scales", "b_scales"):

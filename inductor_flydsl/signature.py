@@ -30,8 +30,13 @@ INTEGERS: tuple[str, ...] = (
     "k_split",
 )
 INTEGERS += ("batch", "a_batch", "b_batch", "c_batch", "groups")
-# Divisors by which a workgroup finds its tile, `config.turns`, each with its `division.divider`.
+# Divisors by which a workgroup finds its tile, `arguments.turns`, each with its `division.divider`.
 TURNS = ("tiles", "turn", "rest")
 INTEGERS += tuple(f"{turn}{part}" for turn in TURNS for part in ("", "_multiplier", "_shift"))
 INTEGERS += tuple(f"{t}_{axis}" for t in TENSORS for axis in ("batch", "row", "column"))
+# Batches that follow one another before the outer index of batches moves, as a divisor; and strides
+# from one outer index to the next.
+HEADS = "heads"
+INTEGERS += tuple(f"{HEADS}{part}" for part in ("", "_multiplier", "_shift"))
+INTEGERS += tuple(f"{name}_outer" for name in ("c", *TENSORS))
 INTEGERS += tuple(f"{scale}_{axis}" for scale in SCALES for axis in SCALE_STRIDES)

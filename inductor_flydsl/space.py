@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from .arch import Arch
+from .arguments import launch_arguments
 from .config import (
     LOAD_BYTES,
     MFMA_K_F8F6F4,
@@ -20,7 +21,6 @@ from .config import (
     WAVE_SIZE,
     GemmConfig,
     KernelSpec,
-    launch_arguments,
 )
 from .fusion import INDEX_EXTENT
 from .grouping import Axis

@@ -14,7 +14,7 @@ from ..config import Output, c_pad_bytes
 from . import ops
 from .pointwise import QUAD, TYPES
 from .tensors import tile_extents
-from .workgroup import Workgroup
+from .workgroup import Workgroup, batch_offset
 
 COLUMNS_MAX = 2**31 - 1
 
@@ -65,7 +65,7 @@ class Rows:
         if name != "c":
             self.ld = getattr(sizes, f"{name}_row")
             if wg.spec.batched or wg.spec.ragged is not None:
-                step = fx.Int64(wg.place.batch) * fx.Int64(getattr(sizes, f"{name}_batch"))
+                step = batch_offset(wg.spec, sizes, name, wg.place.batch)
                 address = address + step * self.size
         start = (fx.Int64(wg.m0) * fx.Int64(self.ld) + fx.Int64(wg.n0)) * self.size
         self.rows_left, self.columns_left = wg.place.m_end - wg.m0, wg.place.n_end - wg.n0

@@ -14,7 +14,7 @@ from ..config import start
 from ..grouping import Axis
 from . import ops
 from .pointwise import QUAD, TYPES
-from .workgroup import Workgroup
+from .workgroup import Workgroup, batch_offset
 
 
 def tile_extents(wg: Workgroup) -> tuple[Any, Any]:
@@ -34,9 +34,7 @@ class TensorReader:
         self.size = self.tensor.dtype.bytes
         self.loaded: dict[tuple[int, int], list[Any]] = {}
         sizes = wg.sizes
-        batch, row, column = (
-            getattr(sizes, f"t{index}_{axis}") for axis in ("batch", "row", "column")
-        )
+        row, column = (getattr(sizes, f"t{index}_{axis}") for axis in ("row", "column"))
         self.row_stride = row if self.tensor.along_m else fx.Int32(0)
         self.column_stride = column if self.tensor.along_n else fx.Int32(0)
         # A group's columns may begin anywhere.
@@ -48,7 +46,7 @@ class TensorReader:
         skipped = fx.Int64(wg.m0) * fx.Int64(self.row_stride)
         skipped = skipped + fx.Int64(wg.n0) * fx.Int64(self.column_stride)
         if wg.spec.batched or wg.spec.ragged is not None:
-            skipped = skipped + fx.Int64(wg.place.batch) * fx.Int64(batch)
+            skipped = skipped + batch_offset(wg.spec, sizes, f"t{index}", wg.place.batch)
         rows, columns = tile_extents(wg)
         last = (rows - 1) * self.row_stride + (columns - 1) * self.column_stride
         # Whole dwords: the range check of a buffer load works on dwords.

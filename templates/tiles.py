@@ -23,12 +23,12 @@ def remap_xcd(pid: Any, grid: Any) -> Any:
 
 
 def divisor(sizes: Any, name: str) -> tuple[Any, Any, Any]:
-    """One of `signature.TURNS` as `ops.divide_by` takes it."""
+    """One of `signature.TURNS`, or HEADS, as `ops.divide_by` takes it."""
     return tuple(getattr(sizes, f"{name}{part}") for part in ("", "_multiplier", "_shift"))
 
 
 def in_turns(pid: Any, tiles_m: Any, sizes: Any, group_m: int) -> tuple[Any, Any]:
-    """`group_along_m` with the divisors of `config.turns`, which cost a workgroup less.
+    """`group_along_m` with the divisors of `arguments.turns`, which cost a workgroup less.
 
     Args:
         pid: index of the tile.

@@ -11,7 +11,7 @@ import flydsl.expr as fx
 from ..config import start as start_of
 from ..grouping import Axis
 from ..scaling import BLOCK, TILE_BLOCKS, TILE_BYTES, TILE_ROWS
-from ..signature import INTEGERS, POINTERS
+from ..signature import HEADS, INTEGERS, POINTERS
 from . import ops
 from .loads import Geometry, Operand
 from .scales import BlockScales, Source
@@ -282,12 +282,20 @@ def _of_batch(spec: Any, addresses: dict[str, Any], sizes: Any, batch: Any) -> d
     for name, dtype in (("c", spec.out_dtype), ("a", spec.dtype), ("b", spec.b_type)):
         if name not in _of_each(spec):
             continue
-        stride = fx.Int64(getattr(sizes, f"{name}_batch"))
-        moved[name] = addresses[name] + fx.Int64(batch) * stride * dtype.bytes
+        moved[name] = addresses[name] + batch_offset(spec, sizes, name, batch) * dtype.bytes
         if spec.block_scaled and name != "c":
             step = fx.Int64(getattr(sizes, f"{name}_scale_batch"))
             moved[f"{name}_scale"] = addresses[f"{name}_scale"] + fx.Int64(batch) * step
     return moved
+
+
+def batch_offset(spec: Any, sizes: Any, name: str, batch: Any) -> Any:
+    """Elements from the start of C, A, B or a tensor of the epilogue to a batch or group of it."""
+    stride = fx.Int64(getattr(sizes, f"{name}_batch"))
+    if not spec.heads or name in ("a", "b"):
+        return fx.Int64(batch) * stride
+    outer, head = ops.divide_by(batch, divisor(sizes, HEADS))
+    return fx.Int64(outer) * fx.Int64(getattr(sizes, f"{name}_outer")) + fx.Int64(head) * stride
 
 
 def _of_each(spec: Any) -> tuple[str, ...]:

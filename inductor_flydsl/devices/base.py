@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Kernel = Callable[..., None]
 """``kernel(c, a, b, *others)``: torch tensors of the problem it was loaded for, the others those of
-`config.extra_pointers`: where its groups end, and what its fusion reads; writes C."""
+`arguments.extra_pointers`: where its groups end, and what its fusion reads and stores; writes C."""
 
 
 class Clock(enum.Enum):

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import emulator, settings
 from ..arch import get_arch
-from ..config import GemmConfig, KernelSpec, extra_pointers, launch_arguments
+from ..arguments import extra_pointers, launch_arguments
+from ..config import GemmConfig, KernelSpec
 from ..errors import DeviceUnavailable, LaunchFailed
 from ..problem import GemmProblem
 from .base import Clock, Kernel, Timing

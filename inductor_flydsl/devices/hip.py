@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..arch import get_arch
-from ..config import GemmConfig, extra_pointers, launch_arguments
+from ..arguments import extra_pointers, launch_arguments
+from ..config import GemmConfig
 from ..errors import BadArgument, DeviceUnavailable
 from ..problem import GemmProblem
 from .base import Clock, Kernel, Timing

@@ -180,20 +180,23 @@ def _fused(torch: Any, problem: GemmProblem) -> Kernel:
 def _finish(p: GemmProblem, product: Any, c: Any, tensors: tuple[Any, ...]) -> None:
     """The epilogue's program on a product in fp32, if there is one, and its results."""
     # A kernel sees batches of rows of C, whatever shape their tensor has.
-    shape = (p.batch, *product.shape[-2:])
-    rows = c.as_strided(shape, (p.c_batch, p.ldc, 1), c.storage_offset())
+    matrix = (p.m, p.n)
+    batches = (p.batch // p.heads, p.heads) if p.heads else (p.batch,)
+    strides: list[tuple[int, ...]] = [(p.c_batch, p.ldc, 1), *p.tensors]
+    if p.heads:
+        strides = [(outer, *step) for outer, step in zip(p.outer, strides, strict=True)]
+    rows, *views = (
+        t.as_strided((*batches, *matrix), step, t.storage_offset())
+        for t, step in zip((c, *tensors), strides, strict=True)
+    )
     if p.fusion is None:
-        rows.copy_(product)
+        rows.copy_(product.reshape(rows.shape))
         return
-    views = [
-        t.as_strided(shape, step, t.storage_offset())
-        for t, step in zip(tensors, p.tensors, strict=True)
-    ]
-    reads = len(p.fusion.tensors)
-    read = [view.float() for view in views[:reads]]
+    reads, shape = len(p.fusion.tensors), (p.batch, *matrix)
+    read = [view.reshape(shape).float() for view in views[:reads]]
     results = p.fusion.results(TorchOps(), product.reshape(shape), read)
     for output, result in zip((rows, *views[reads:]), results, strict=True):
-        output.copy_(result)
+        output.copy_(result.expand(shape).reshape(output.shape))
 
 
 def _scaled(torch: Any, problem: GemmProblem) -> Kernel:

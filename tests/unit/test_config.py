@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from inductor_flydsl.config import GemmConfig, KernelSpec, launch_arguments, load_kind, store_width
+from inductor_flydsl.arguments import launch_arguments
+from inductor_flydsl.config import GemmConfig, KernelSpec, load_kind, store_width
 from inductor_flydsl.errors import ConfigError
 from inductor_flydsl.problem import GemmProblem
 from inductor_flydsl.space import every_config

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from inductor_flydsl.config import GemmConfig, turns
+from inductor_flydsl.arguments import turns
+from inductor_flydsl.config import GemmConfig
 from inductor_flydsl.division import divider
 from inductor_flydsl.signature import INTEGERS
 

@@ -9,7 +9,8 @@ import pytest
 
 from inductor_flydsl import model
 from inductor_flydsl.arch import GFX950
-from inductor_flydsl.config import GemmConfig, KernelSpec, launch_arguments, max_tiles, start
+from inductor_flydsl.arguments import launch_arguments, max_tiles
+from inductor_flydsl.config import GemmConfig, KernelSpec, start
 from inductor_flydsl.errors import ProblemError
 from inductor_flydsl.explanation import explain
 from inductor_flydsl.grouping import Axis, Grouping, Split, offsets, pieces, sizes
