@@ -17,7 +17,7 @@ from ..errors import BadArgument
 from ..fusion import MAX_TENSORS, Fusion, Node, Store, Tensor
 from ..problem import TENSOR_STRIDES
 from .axes import Axes, Place, Unfusable
-from .extents import align, hint, is_static
+from .extents import align, hint, is_multiple, is_static
 from .handlers import FLOATS, Handler, Read, Scan, Value, unwrap
 from .operands import BASE_BYTES, quads_aligned
 from .runtime import Launch
@@ -108,7 +108,7 @@ class Program:
                 dtype=r.dtype,
                 along_m=r.steps[1] != 0,
                 along_n=r.steps[2] != 0,
-                quads=r.steps[2] == 1 and self.extents[2] % 4 == 0 and aligned(r),
+                quads=r.steps[2] == 1 and is_multiple(self.extents[2], 4) and aligned(r),
             )
             for r in self.reads
         )
@@ -209,7 +209,7 @@ def plan(
 
 def _grown(product: Product, chain: Program, output: str, stores: tuple[str, ...]) -> Product:
     """A product's kernel with a chain in it and these results."""
-    kind, place = chain.kinds[output], chain.made[output][1]
+    kind, place, n = chain.kinds[output], chain.made[output][1], chain.extents[2]
     numbers = {"ldc": place.row, "c_batch": place.batch}
     places = [chain.made[name][1] for name in stores]
     steps = [read.steps for read in chain.reads]
@@ -223,11 +223,12 @@ def _grown(product: Product, chain: Program, output: str, stores: tuple[str, ...
     grown = replace(
         product.launch.problem,
         out_dtype=kind,
-        c_align=_aligned(chain, output),
+        # A store of several neighbours ends where a row does, for all N.
+        c_align=_aligned(chain, output, *(() if is_static(n) else (n,))),
         fusion=chain.fusion(_quads_aligned, stored),
         tensors=((0, 0, 0),) * (len(steps) + len(stores)),
     ).at({name: hint(number) for name, number in numbers.items()})
-    sizes = {n: e for n, e in product.sizes.items() if n not in numbers}
+    sizes = {name: e for name, e in product.sizes.items() if name not in numbers}
     sizes |= {name: number for name, number in numbers.items() if not is_static(number)}
     launch = replace(product.launch, problem=grown, dynamic=tuple(sizes))
     return Product(launch, sizes)

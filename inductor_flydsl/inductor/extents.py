@@ -77,7 +77,12 @@ def guard_multiple(number: Any, divisor: int) -> bool:
     """
     if is_static(number) or hint(number) % divisor:
         return False
-    return compat.guard(sympy.Eq(sympy.Mod(number, divisor), 0))
+    return compat.guard_multiple(number, divisor)
+
+
+def is_multiple(number: Any, divisor: int) -> bool:
+    """Whether a number is a multiple of a power of two for all values of its symbols."""
+    return int(number) % divisor == 0 if is_static(number) else compat.is_multiple(number, divisor)
 
 
 def align(base: int, *counts: Any) -> int:

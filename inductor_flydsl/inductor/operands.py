@@ -22,10 +22,10 @@ from .extents import (
     equal,
     guard_multiple,
     hint,
+    is_multiple,
     is_static,
     same,
     static,
-    static_extents,
 )
 
 __all__ = ["Asked", "Declined", "describe", "plain", "product", "quads_aligned", "with_bias"]
@@ -71,7 +71,7 @@ def product(a: Any, b: Any, layout: Any, op: str = "mm") -> Asked:
 
     Args:
         a, b: realized IR nodes of A[M, K] and B[K, N], or of A[batch, M, K] and B[batch, K, N];
-            a flexible layout among them is frozen. M, K and the batch may be symbolic.
+            a flexible layout among them is frozen. M, N, K and the batch may be symbolic.
         layout: the fixed layout of C[M, N] or C[batch, M, N].
         op: name of the op.
 
@@ -88,6 +88,8 @@ def product(a: Any, b: Any, layout: Any, op: str = "mm") -> Asked:
     left = _operand(a, (batch, m, k), "N", "A")
     # B is described along K first, as its letter is: T has neighbours along K.
     right = _operand(b, (batch, n, k), "T", "B")
+    # With odd ones among its values, each element of C would be stored by itself.
+    guard_multiple(n, BASE_BYTES // layout.dtype.itemsize)
     output = _output(layout, batch, m, n)
     numbers = {
         "m": m,
@@ -132,14 +134,15 @@ def common_types(a: Any, b: Any) -> tuple[DType, DType | None]:
     return dtype, b_dtype
 
 
-def _extents(a: Any, b: Any) -> tuple[Any, Any, int, Any]:
+def _extents(a: Any, b: Any) -> tuple[Any, Any, Any, Any]:
     """(batch, M, N, K); a product without a batch index has a batch of 1."""
     (*batches, m, k), (*others, k2, n) = a.get_size(), b.get_size()
     if len(batches) > 1 or len(batches) != len(others):
         raise Declined(f"operands of sizes {list(a.get_size())} and {list(b.get_size())}")
-    n = static_extents(n=n)["n"]
     k = _k_extent(a, k, k2)
     batch = batches[0] if batches else 1
+    if is_static(n):
+        n = int(n)
     if batches and not same(batch, others[0]):
         raise Declined(f"A has a batch of {batch} and B of {others[0]}")
     known = [int(v) for v in (batch, m, n, k) if is_static(v)]
@@ -246,7 +249,7 @@ def _bias(bias: Any, asked: Asked) -> tuple[tuple[Any, Any, Any], bool]:
     size = bias.get_dtype().itemsize
     base, unsure = base_alignment(bias, size)
     aligned = quads_aligned(base, size, bias.get_layout().offset, batch, row) and not unsure
-    quads = column == 1 and problem.n % 4 == 0 and aligned
+    quads = column == 1 and is_multiple(wanted[2], 4) and aligned
     return (batch, row, column), bool(quads)
 
 
@@ -325,6 +328,9 @@ def _output(layout: Any, batch: Any, m: Any, n: Any) -> _Operand:
     size = layout.dtype.itemsize
     ldc = row if m != 1 else n
     steps = [ldc * size] if m != 1 else []
+    if not is_static(n):
+        # A store of several neighbours ends where a row does, for all N.
+        steps.append(n * size)
     aligned = align(BASE_BYTES, offset * size, batch_stride * size, *steps)
     return _Operand("N", ldc, 1, batch_stride, max(aligned, min(size, 16)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 
@@ -51,10 +52,43 @@ def size_hint(symbol: Any) -> int:
 
 
 def is_multiple(number: Any, divisor: int) -> bool:
-    """Whether a symbolic number is a multiple of a power of two for all values."""
+    """Whether a symbolic number is a multiple of a power of two for all values of the graph."""
+    import sympy
     from torch._inductor.virtualized import V
 
-    return bool(V.graph.sizevars.statically_known_multiple_of(number, divisor))
+    if V.graph.sizevars.statically_known_multiple_of(number, divisor):
+        return True
+    known = {s: of * s for s, of in _multiples().items() if s in number.free_symbols}
+    if not known:
+        return False
+    # Of a sum of products of whole numbers, each term is a multiple.
+    expanded = sympy.expand(number.subs(known))
+    terms = expanded.as_coefficients_dict()
+    whole = all(term.is_integer for term in terms)
+    return whole and all(factor % divisor == 0 for factor in terms.values())
+
+
+def guard_multiple(number: Any, divisor: int) -> bool:
+    """`guard` that a number is a multiple; that of a symbol `is_multiple` knows from then on,
+    which torch does not conclude from its own guards."""
+    import sympy
+
+    if not guard(sympy.Eq(sympy.Mod(number, divisor), 0)):
+        return False
+    factor, rest = number.as_coeff_Mul()
+    if rest.is_Symbol:
+        multiples = _multiples()
+        of = divisor // math.gcd(divisor, int(factor))
+        multiples[rest] = math.lcm(multiples.get(rest, 1), of)
+    return True
+
+
+def _multiples() -> dict[Any, int]:
+    """Symbols of the graph that are guarded to be multiples, and of what."""
+    from torch._inductor.virtualized import V
+
+    found: dict[Any, int] = vars(V.graph).setdefault("_flydsl_multiples", {})
+    return found
 
 
 def guard(condition: Any) -> bool:
