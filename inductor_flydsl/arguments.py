@@ -5,6 +5,7 @@ Knows nothing of devices and of how arguments are laid out, which is `signature`
 
 from __future__ import annotations
 
+from . import stream
 from .arch import GFX950
 from .config import GemmConfig, KernelSpec, start
 from .division import divider
@@ -18,7 +19,8 @@ def launch_arguments(
 ) -> dict[str, int]:
     """The integers a kernel takes, by the names of `signature.INTEGERS`.
 
-    ``grid`` is the number of workgroups of one batch; those not named here are zero.
+    ``grid`` is the number of workgroups of one batch, of stream-K of all; those not named here are
+    zero.
 
     Args:
         problem, config: what is launched.
@@ -29,6 +31,7 @@ def launch_arguments(
     values |= {name: getattr(p, name) for name in ("a_inner", "b_inner", "batch")}
     values |= {name: getattr(p, name) for name in ("a_batch", "b_batch", "c_batch")}
     values |= {"grid": _grid(p, config, compute_units), "k_split": config.split_extent(p)}
+    values["whole"] = config.whole(p, compute_units)
     if p.grouping is not None:
         values["groups"] = p.grouping.groups
     else:
@@ -67,7 +70,11 @@ def _divisor(name: str, value: int) -> dict[str, int]:
 def _grid(problem: GemmProblem, config: GemmConfig, compute_units: int) -> int:
     if problem.grouping is None:
         tiles_m, tiles_n = config.tiles(problem)
-        return tiles_m * tiles_n * config.split_k
+        if not config.stream_k:
+            return tiles_m * tiles_n * config.split_k
+        whole = config.whole(problem, compute_units)
+        rest = tiles_m * tiles_n * problem.batch - whole
+        return whole + config.split_k * stream.chains(rest, config.stream_k)
     most = max_tiles(problem, config)
     if not config.persistent:
         return most

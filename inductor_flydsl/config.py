@@ -10,6 +10,8 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
+from . import stream
+from .arch import GFX950
 from .errors import ConfigError
 from .fusion import Fusion
 from .grouping import Axis
@@ -37,6 +39,8 @@ class GemmConfig:
         group_m: tiles of M that run before N advances, for L2 reuse; 0 means row by row.
         xcd_remap: give each XCD (L2 slice) a contiguous run of tiles.
         split_k: workgroups that share a tile of C, each with a slice of K.
+        stream_k: tiles of the last, partial round of workgroups that `split_k` of them share, one
+            behind the other along K, while whole rounds are not split (stream-K); 0 is split-K.
         persistent: workgroups a compute unit that take the tiles of a grouped problem in turn; 0
             gives each tile a workgroup of its own.
     """
@@ -51,6 +55,7 @@ class GemmConfig:
     group_m: int = 0
     xcd_remap: bool = False
     split_k: int = 1
+    stream_k: int = 0
     persistent: int = 0
 
     def __post_init__(self) -> None:
@@ -62,9 +67,13 @@ class GemmConfig:
                 raise ConfigError(name, value, "is not a positive integer", "see GemmConfig")
         if not isinstance(self.group_m, int) or self.group_m < 0:
             raise ConfigError("group_m", self.group_m, "is negative", "use 0 for row by row")
-        if not isinstance(self.persistent, int) or self.persistent < 0:
-            way = "use 0 for a workgroup a tile"
-            raise ConfigError("persistent", self.persistent, "is negative", way)
+        for name, way in (
+            ("persistent", "use 0 for a workgroup a tile"),
+            ("stream_k", "use 0 to split all tiles or none"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise ConfigError(name, value, "is negative", way)
 
     @property
     def waves(self) -> int:
@@ -103,13 +112,31 @@ class GemmConfig:
         steps = -(-problem.k // self.tile_k)
         return -(-steps // self.split_k) * self.tile_k
 
-    def workspace(self, problem: GemmProblem) -> tuple[int, int]:
+    @property
+    def shares(self) -> int:
+        """Workgroups that have a share of each tile that is split; 0 where that is not one number."""
+        return stream.shares(self.split_k, self.stream_k) if self.stream_k else self.split_k
+
+    def whole(self, problem: GemmProblem, compute_units: int = GFX950.compute_units) -> int:
+        """Tiles that are not split though others are, over all batches.
+
+        Args:
+            problem: what is launched.
+            compute_units: of the device, each of which has a workgroup in a full round.
+        """
+        tiles_m, tiles_n = self.tiles(problem)
+        tiles = tiles_m * tiles_n * problem.batch
+        return stream.whole_tiles(tiles, compute_units) if self.stream_k else 0
+
+    def workspace(
+        self, problem: GemmProblem, compute_units: int = GFX950.compute_units
+    ) -> tuple[int, int]:
         """(bytes of fp32 partial tiles, number of 32-bit counters) that a launch needs."""
         if self.split_k == 1:
             return 0, 0
         tiles_m, tiles_n = self.tiles(problem)
-        tiles = tiles_m * tiles_n * problem.batch
-        bytes_ = tiles * self.split_k * self.tile_m * self.tile_n * 4
+        tiles = tiles_m * tiles_n * problem.batch - self.whole(problem, compute_units)
+        bytes_ = tiles * self.shares * self.tile_m * self.tile_n * 4
         return bytes_, tiles * self.waves
 
     def tiles(self, problem: GemmProblem) -> tuple[int, int]:
@@ -124,6 +151,7 @@ class GemmConfig:
         text += f"_g{self.group_m}" if self.group_m else ""
         text += "_xcd" if self.xcd_remap else ""
         text += f"_k{self.split_k}" if self.split_k > 1 else ""
+        text += f"_sk{self.stream_k}" if self.stream_k else ""
         return text + (f"_p{self.persistent}" if self.persistent else "")
 
     def to_json(self) -> dict[str, Any]:

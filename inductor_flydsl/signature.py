@@ -16,7 +16,7 @@ SCALE_STRIDES = ("row", "block", "batch")
 # kernels, and the ends of the groups of a grouped problem (32-bit integers).
 POINTERS = ("c", "a", "b", *TENSORS, *SCALES, "workspace", "counters", "offsets")
 # 32-bit integers. Strides are in stored elements, those of scales in bytes; `k_split` is the K
-# extent of one split.
+# extent of one split, `whole` the tiles that stream-K leaves in one piece.
 INTEGERS: tuple[str, ...] = (
     "m",
     "n",
@@ -28,6 +28,7 @@ INTEGERS: tuple[str, ...] = (
     "b_inner",
     "grid",
     "k_split",
+    "whole",
 )
 INTEGERS += ("batch", "a_batch", "b_batch", "c_batch", "groups")
 # Divisors by which a workgroup finds its tile, `arguments.turns`, each with its `division.divider`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .epilogue import Block, store_tile
-from .split_k import reduce_and_store
+from .split_k import reduce_and_store, store_or_reduce
 from .workgroup import Workgroup
 
 
@@ -17,4 +17,7 @@ def finish(wg: Workgroup, blocks: list[Block]) -> None:
     if wg.spec.config.split_k == 1:
         store_tile(wg, blocks)
         return
-    reduce_and_store(wg, blocks)
+    if wg.place.shared is None:
+        reduce_and_store(wg, blocks)
+        return
+    store_or_reduce(wg, blocks)

@@ -12,7 +12,7 @@ import flydsl.expr as fx
 from flydsl.expr import const_expr
 
 from ..signature import INTEGERS, POINTERS
-from . import grouped, hti, ops, rolled, staged
+from . import grouped, hti, ops, rolled, staged, stream_k
 from .workgroup import Launched, Sizes, Workgroup
 
 BODIES = {"staged": staged.body, "hti": hti.body, "rolled": rolled.body}
@@ -26,6 +26,10 @@ def build(spec: Any) -> Any:
     """
     body = BODIES[spec.config.pipeline]
     threads = spec.config.threads
+
+    def layers(batch: Any) -> Any:
+        # Stream-K has one list of the tiles of all batches.
+        return fx.Int32(1) if spec.config.stream_k else batch
 
     @flyc.kernel(name=spec.name, known_block_size=[threads, 1, 1])
     def kernel(
@@ -51,6 +55,7 @@ def build(spec: Any) -> Any:
         b_inner: fx.Int32,
         grid: fx.Int32,
         k_split: fx.Int32,
+        whole: fx.Int32,
         batch: fx.Int32,
         a_batch: fx.Int32,
         b_batch: fx.Int32,
@@ -117,6 +122,7 @@ def build(spec: Any) -> Any:
             b_inner,
             grid,
             k_split,
+            whole,
             batch,
             a_batch,
             b_batch,
@@ -165,10 +171,12 @@ def build(spec: Any) -> Any:
             ops.keep_order()
         sizes = Sizes(**dict(zip(INTEGERS, integers, strict=True)))
         launched = Launched.of(spec, addresses, sizes)
-        if const_expr(spec.ragged is None):
-            body(Workgroup.start(launched))
-        else:
+        if const_expr(spec.ragged is not None):
             grouped.walk(launched, body)
+        elif const_expr(spec.config.stream_k > 0):
+            stream_k.walk(launched, body)
+        else:
+            body(Workgroup.start(launched))
 
     @flyc.jit
     def launch(
@@ -194,6 +202,7 @@ def build(spec: Any) -> Any:
         b_inner: fx.Int32,
         grid: fx.Int32,
         k_split: fx.Int32,
+        whole: fx.Int32,
         batch: fx.Int32,
         a_batch: fx.Int32,
         b_batch: fx.Int32,
@@ -259,6 +268,7 @@ def build(spec: Any) -> Any:
             b_inner,
             grid,
             k_split,
+            whole,
             batch,
             a_batch,
             b_batch,
@@ -299,7 +309,7 @@ def build(spec: Any) -> Any:
             b_scale_row,
             b_scale_block,
             b_scale_batch,
-        ).launch(grid=(grid, batch, 1), block=(threads, 1, 1), stream=stream)
+        ).launch(grid=(grid, layers(batch), 1), block=(threads, 1, 1), stream=stream)
 
     return launch
 

@@ -33,20 +33,8 @@ def reduce_and_store(wg: Workgroup, blocks: list[Block]) -> None:
     Waves go by themselves: a wave sums what the waves with its index in the other splits left, so
     none waits for its workgroup, and the LDS has no part in it.
     """
-    config = wg.spec.config
     slices = _Slices(wg, len(blocks))
-    slices.write(blocks)
-    # DMAs of K steps past the end must not outlive the workgroup's LDS; and this wave's share is
-    # in memory before it says so.
-    ops.wait(vmcnt=0)
-    ops.fence("release")
-    lane, wave = fx.thread_idx.x % 64, ops.uniform(_wave(wg))
-    place = fx.Int64(wg.tile) * config.waves + fx.Int64(wave)
-    counter = wg.addresses["counters"] + place * 4
-    arrived = fx.Int32(0)
-    if lane == 0:
-        arrived = ops.atomic_add(counter, 1)
-    last = ops.uniform(arrived) == config.split_k - 1
+    last = _leave(wg, slices, blocks)
 
     def finish() -> None:
         ops.fence("acquire")
@@ -55,8 +43,60 @@ def reduce_and_store(wg: Workgroup, blocks: list[Block]) -> None:
     if last:
         finish()
         # Behind the loads, which would wait for it.
-        if lane == 0:
-            ops.store_word(counter, 0)
+        _clear(wg)
+
+
+@flyc.jit
+def store_or_reduce(wg: Workgroup, blocks: list[Block]) -> None:
+    """`reduce_and_store` of a tile that is shared, and `store_tile` of another."""
+    slices = _Slices(wg, len(blocks))
+    values = [block.value for block in blocks]
+
+    def leave() -> Any:
+        return _leave(wg, slices, blocks)
+
+    def total() -> list[Any]:
+        ops.fence("acquire")
+        summed = [block.value for block in slices.total(blocks)]
+        _clear(wg)
+        return summed
+
+    mine = fx.Int32(1)
+    if wg.place.shared:
+        mine = leave().select(fx.Int32(1), fx.Int32(0))
+        if mine > 0:
+            values = total()
+    if mine > 0:
+        store_tile(wg, [b._replace(value=v) for b, v in zip(blocks, values, strict=True)])
+
+
+def _counter(wg: Workgroup) -> Any:
+    """Address of the counter of the waves at this one's place in the tile."""
+    place = fx.Int64(wg.tile) * wg.spec.config.waves + fx.Int64(ops.uniform(_wave(wg)))
+    return wg.addresses["counters"] + place * 4
+
+
+@flyc.jit
+def _leave(wg: Workgroup, slices: _Slices, blocks: list[Block]) -> Any:
+    """Leave this wave's share for others to sum; whether all the others are there already."""
+    slices.write(blocks)
+    # DMAs of K steps past the end must not outlive the workgroup's LDS; and this wave's share is
+    # in memory before it says so.
+    ops.wait(vmcnt=0)
+    ops.fence("release")
+    counter = _counter(wg)
+    arrived = fx.Int32(0)
+    if fx.thread_idx.x % 64 == 0:
+        arrived = ops.atomic_add(counter, 1)
+    return ops.uniform(arrived) == wg.spec.config.shares - 1
+
+
+@flyc.jit
+def _clear(wg: Workgroup) -> None:
+    """Make the counter zero for the next launch."""
+    counter = _counter(wg)
+    if fx.thread_idx.x % 64 == 0:
+        ops.store_word(counter, 0)
 
 
 def _wave(wg: Workgroup) -> Any:
@@ -72,7 +112,7 @@ class _Slices:
         self.wg = wg
         self.block_bytes = config.threads * QUAD_BYTES
         self.split_bytes = blocks * self.block_bytes
-        size = config.split_k * self.split_bytes
+        size = config.shares * self.split_bytes
         start = wg.addresses["workspace"] + fx.Int64(wg.tile) * size
         self.rsrc = ops.buffer(start, fx.Int32(size))
         self.offset = (_wave(wg) * 64 + fx.thread_idx.x % 64) * QUAD_BYTES
@@ -88,7 +128,7 @@ class _Slices:
         Of two, the other's share is added to this one, which is the same. Of more, this one is
         read back as well: to take it from the registers, whatever its place, would cost more.
         """
-        count = self.wg.spec.config.split_k
+        count = self.wg.spec.config.shares
         pair = count == 2
         splits = [1 - self.wg.split] if pair else [fx.Int32(split) for split in range(count)]
         loads = LOADS if len(blocks) <= ROOMY_BLOCKS else LOADS_FEW

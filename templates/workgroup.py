@@ -77,6 +77,8 @@ class Place:
             scales begin, because those of the groups before it are padded.
         spoiled: whether the group has no result, because it begins or ends inside of a block whose
             scale another one has too; None is never.
+        shared: whether others have a share of the tile too; None is all tiles of the kernel, or
+            none.
         batch: index of the batch or group.
         tile, split: index of the tile of C in the launch, and of the split of its K.
     """
@@ -95,6 +97,7 @@ class Place:
     k_head: Any = None
     scale_shift: Any = None
     spoiled: Any = None
+    shared: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +155,7 @@ class Workgroup:
         if config.split_k > 1:
             # Older waves come first to what is issued. With other waves at a place in each split,
             # every split has waves that come last there, and their share of the reduction.
-            turn = max(1, config.waves // config.split_k)
+            turn = max(1, config.waves // config.shares)
             wave = ops.modulo(wave + place.split * turn, config.waves)
         return cls(
             spec=spec,

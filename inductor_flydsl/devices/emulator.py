@@ -265,7 +265,8 @@ class EmulatorDevice:
         from ..compiler import load
 
         _bridge()
-        integers = launch_arguments(problem, config, self.arch.compute_units)
+        units = self.arch.compute_units
+        integers = launch_arguments(problem, config, units)
         bound = load(artifact, shim_library()).bind(integers)
         xcds = self.arch.xcds if config.xcd_remap else 1
         grid = integers["grid"]
@@ -274,7 +275,7 @@ class EmulatorDevice:
             sample = sampled_compute_units(grid, self.arch.compute_units)
         names = extra_pointers(problem)
         outputs = {output.pointer for output in KernelSpec.of(problem, config).outputs}
-        pieces, need = scratch or Workspace(), config.workspace(problem)
+        pieces, need = scratch or Workspace(), config.workspace(problem, units)
 
         def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
             own = pieces.on(0, "cpu", need)

@@ -90,7 +90,7 @@ class HipDevice:
         names = extra_pointers(problem)
         if not names and config.split_k == 1:
             return launch.on_tensors(current_stream, index)
-        workspace, need = scratch or Workspace(), config.workspace(problem)
+        workspace, need = scratch or Workspace(), config.workspace(problem, units)
 
         def addresses(stream: int) -> dict[str, int]:
             pieces = workspace.on(stream, self.torch_device, need)

@@ -1,0 +1,37 @@
+"""How stream-K shares out the tiles of a last, partial round along K.
+
+Owns the arithmetic alone, for hosts and kernels. Tiles are dealt into `tiles` columns; a tile of each
+column makes a chain, and `workgroups` share its K steps evenly, one behind the other. All members
+of a chain at the same place of it are at the same K step at the same time, whichever chain they
+are of, as whole tiles are: so neighbours among the chains share operands in L2.
+"""
+
+from __future__ import annotations
+
+
+def first_of(column: int, workgroups: int, tiles: int) -> int:
+    """Which member of a chain has the first K steps of its tile in a column."""
+    return column * workgroups // tiles
+
+
+def shares(workgroups: int, tiles: int) -> int:
+    """Workgroups that have a share of each tile; 0 where that differs from column to column.
+
+    Members divide a chain evenly up to whole K steps, and it holds for tiles of as many steps as
+    there are members or more.
+    """
+    counts = {
+        -(-(column + 1) * workgroups // tiles) - first_of(column, workgroups, tiles)
+        for column in range(tiles)
+    }
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def whole_tiles(tiles: int, compute_units: int) -> int:
+    """Tiles of the rounds that are full, which are not split."""
+    return tiles - tiles % compute_units
+
+
+def chains(rest: int, tiles: int) -> int:
+    """Chains of the tiles that are left; the last columns may lack a tile in some."""
+    return -(-rest // tiles)
