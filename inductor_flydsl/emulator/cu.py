@@ -22,11 +22,17 @@ _TIME = 20
 
 @dataclass(frozen=True)
 class MemoryShare:
-    """A CU's share of the memory: clocks of a load's and of a store's round trip, bytes a clock."""
+    """A CU's share of the memory: clocks of a load's and of a store's round trip, bytes a clock.
+
+    exchange_latency, exchange_bytes_per_clock: of what workgroups leave for one another, which
+    goes past L2.
+    """
 
     latency: int
     store_latency: int
     bytes_per_clock: float
+    exchange_latency: int
+    exchange_bytes_per_clock: float
 
 
 class _Group:
@@ -237,7 +243,7 @@ class CU:
         return begin
 
     def _vmem(self, wave: _Wave, op: u.Uop, now: int) -> int:
-        _, issue, moved, missed, written, store, depends = op
+        _, issue, moved, missed, written, store, depends, exchange = op
         queue = self.queue
         while queue and queue[0] <= now:
             queue.popleft()
@@ -259,7 +265,8 @@ class CU:
         self.address = begin + issue
         self.busy["vmem"] += issue
         queue.append(begin)
-        done = self._store(begin + issue, moved) if store else self._load(begin + issue, missed)
+        sent = begin + issue
+        done = self._store(sent, moved, exchange) if store else self._load(sent, missed, exchange)
         if written:
             self.dma_free = max(self.dma_free, done) + written
             self.dma.append((done, written))
@@ -283,22 +290,26 @@ class CU:
             now = max(now, at)
         return now
 
-    def _load(self, sent: int, missed: int) -> int:
+    def _load(self, sent: int, missed: int, exchange: bool) -> int:
         """When a load that was sent has its data; loads return in order."""
         if not missed:
             return max(sent + self.facts.l1_latency, int(self.returned))
-        clocks = missed / self.share.bytes_per_clock
-        self.returned = max(float(sent + self.share.latency), self.returned + clocks)
+        share = self.share
+        rate = share.exchange_bytes_per_clock if exchange else share.bytes_per_clock
+        latency = share.exchange_latency if exchange else share.latency
+        clocks = missed / rate
+        self.returned = max(float(sent + latency), self.returned + clocks)
         self.busy["memory"] += int(clocks)
         done = int(self.returned)
         self.flight.append((done, missed))
         self.in_flight += missed
         return done
 
-    def _store(self, sent: int, moved: int) -> int:
-        clocks = moved / self.share.bytes_per_clock
-        self.stored = max(float(sent), self.stored) + clocks
-        return int(self.stored) + self.share.store_latency
+    def _store(self, sent: int, moved: int, exchange: bool) -> int:
+        share = self.share
+        rate = share.exchange_bytes_per_clock if exchange else share.bytes_per_clock
+        self.stored = max(float(sent), self.stored) + moved / rate
+        return int(self.stored) + (share.exchange_latency if exchange else share.store_latency)
 
     def _smem(self, wave: _Wave, op: u.Uop, now: int) -> int:
         wave.smem = max(wave.smem, now + self.facts.scalar_latency)

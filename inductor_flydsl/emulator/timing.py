@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from .trace import GroupTrace, VmemCost, is_vmem
 from .traffic import Traffic, measure_traffic, regions_of
 from .uops import Uop, Uops
 from .vector import mod_int
+from .vmem_timing import SEGMENT
 
 CLOCK = "emulated"
 CLOCK_MHZ = 1000.0 * GFX950.nominal_ghz
@@ -245,6 +247,7 @@ class _Clock:
         self.per_cu = -(-launch.groups // self.facts.cus)
         at_once = min(self.resident, self.per_cu)
         uops = Uops(program)
+        uops.exchanged = exchanged(traces, uops, bases)
         budget = EVENT_BUDGET // (2 * at_once)
         one_round = self.per_cu <= self.resident
         chosen = _representative(traces, self.per_cu, one_round)[: 2 * at_once]
@@ -287,6 +290,30 @@ class _Clock:
             more = _simulate(self.prepared, at_once + rest, self.resident, self.traffic, ghz)
             clocks += more.clocks - body.clocks
         return clocks
+
+
+def exchanged(traces: Sequence[GroupTrace], uops: Uops,
+              bases: np.ndarray | None) -> Callable[[int], bool]:  # fmt: skip
+    """Whether a segment is of a region through which workgroups exchange data.
+
+    Such are, of a launch with atomics, the regions that are both written and read. What is released
+    at the scope of the device leaves the XCD's L2, and others read it past theirs (LLVM AMDGPU
+    usage, memory model of gfx942).
+    """
+    used: dict[bool, set[int]] = {True: set(), False: set()}
+    atomics = False
+    for trace in traces:
+        for wave in trace.waves:
+            for pc, costs in wave.costs.items():
+                found = [cost.segment for cost in costs if isinstance(cost, VmemCost)]
+                used[uops.writes(pc)].update(found)
+                atomics = atomics or bool(found) and uops.is_atomic(pc)
+    if not atomics or bases is None:
+        return lambda segment: False
+    both = [set(regions_of(np.array(sorted(s), np.int64), bases).tolist()) for s in used.values()]
+    shared = both[0] & both[1] - {-1}
+    starts = bases.tolist()
+    return lambda segment: bisect_right(starts, (segment + 1) * SEGMENT - 1) - 1 in shared
 
 
 def moved_bytes(traces: Sequence[GroupTrace], uops: Uops,

@@ -43,7 +43,12 @@ class Traffic:
         past = self.far / facts.hbm_bytes_per_us + near / facts.infinity_cache_bytes_per_us
         if past:
             rate = min(rate, 1e-3 / (ghz * self.cus * past))
-        return MemoryShare(int(latency), facts.l2_latency, rate)
+        # XCDs see what others wrote at the Infinity Cache.
+        exchange = facts.infinity_cache_bytes_per_us / (1e3 * ghz * self.cus)
+        return MemoryShare(
+            int(latency), facts.l2_latency, rate,
+            int(facts.l2_latency + ghz * facts.l2_miss_ns), min(facts.l2_bytes_per_clock, exchange),
+        )  # fmt: skip
 
     def hbm_us(self, facts: Facts = GFX950) -> float:
         """Time HBM needs for the launch's reads and writes."""

@@ -7,7 +7,7 @@ Knows nothing of time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,14 +36,20 @@ def _registers(operand: Operand) -> range:
 
 
 class Uops:
-    """Micro-operations of a program's instructions, made as they are first asked for."""
+    """Micro-operations of a program's instructions, made as they are first asked for.
+
+    Attributes:
+        exchanged: whether a 64-byte segment is one that workgroups leave for one another.
+    """
 
     def __init__(self, program: Program, facts: Facts = GFX950) -> None:
         self.program = program
         self.facts = facts
         self.known: dict[int, Uop] = {}
         self.forms: dict[int, tuple[int, bool, tuple[int, ...]]] = {}
+        self.atomics: set[int] = set()
         self.results: dict[int, set[int]] = {}
+        self.exchanged: Callable[[int], bool] = lambda segment: False
         for inst in program.instructions:
             if inst.base in MFMA:
                 rows = _registers(inst.operands[0])
@@ -76,6 +82,11 @@ class Uops:
     def writes(self, pc: int) -> bool:
         """Whether the vector memory instruction at `pc` is a store or an atomic."""
         return bool(self._form(pc)[1])
+
+    def is_atomic(self, pc: int) -> bool:
+        """Whether the vector memory instruction at `pc` is an atomic."""
+        self._form(pc)
+        return pc in self.atomics
 
     # --- one instruction ------------------------------------------------------------------
 
@@ -137,7 +148,8 @@ class Uops:
         if isinstance(cost, LdsCost):
             write = not inst.base.startswith(("ds_read", "ds_bpermute", "ds_permute", "ds_swizzle"))
             return (DS, cost.core, cost.bus, write, depends)
-        return (VMEM, cost.issue, cost.moved, cost.missed, written, store, depends)
+        exchange = self.is_atomic(pc) or self.exchanged(cost.segment)
+        return (VMEM, cost.issue, cost.moved, cost.missed, written, store, depends, exchange)
 
     def _form(self, pc: int) -> tuple[int, bool, tuple[int, ...]]:
         """Clocks of its LDS-DMA, whether it stores, and the MFMA results that it needs."""
@@ -150,6 +162,8 @@ class Uops:
                 form = MemoryForm(self.program, inst)
                 written = 64 * max(4, form.size) // self.facts.lds_write_bytes if form.lds else 0
                 known = (written, form.store or form.atomic, depends)
+                if form.atomic:
+                    self.atomics.add(pc)
             self.forms[pc] = known
         return known
 

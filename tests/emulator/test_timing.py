@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from isa_text import HEAD, launch
+from isa_text import HEAD, TWO, launch
 
 from inductor_flydsl.emulator import Options, RunResult
 from inductor_flydsl.emulator.facts import GFX950
@@ -188,6 +188,30 @@ def test_address_clocks(width: str, expected: int) -> None:
     setup = HEAD + f"v_and_b32_e32 v2, 63, v0\nv_lshlrev_b32_e32 v2, {shift}, v2\n"
     got = steady(load, 256, setup, "s_waitcnt vmcnt(0)\n")
     assert got == pytest.approx(4 * expected, rel=0.05)
+
+
+def test_what_workgroups_leave_for_one_another_goes_past_l2() -> None:
+    """256 workgroups write 64 KiB each and read as much of it; an atomic tells that they share it."""
+    tell = "global_atomic_add v1, v0, s[4:5]\n"
+    setup = TWO + "v_lshlrev_b32_e32 v2, 4, v0\n"
+    step = "v_add_u32_e32 v2, 0x400, v2\n"
+    written = 64 * ("global_store_dwordx4 v2, v[4:7], s[8:9]\n" + step)
+    back = "s_waitcnt vmcnt(0)\nv_lshlrev_b32_e32 v2, 4, v0\n"
+    read = 64 * ("global_load_dwordx4 v[4:7], v2, s[8:9]\n" + step) + "s_waitcnt vmcnt(0)\n"
+
+    def result(text: str) -> RunResult:
+        arrays = [np.zeros(64, np.uint32), np.zeros(1 << 15, np.uint32)]
+        only = Options(findings=False, sample_workgroups=(0,))
+        return launch(setup + text, arrays, grid=256, options=only)
+
+    alone, shared = (result(text + back + read) for text in (written, tell + written))
+    ghz = float(shared.stats["frequency_ghz"])
+    rate = GFX950.infinity_cache_bytes_per_us / (1e3 * ghz * 256)
+    least = 2 * 65536 / rate
+    assert least < shared.stats["cycles"] < least + 2 * GFX950.l2_latency + 4 * 300 * ghz
+    assert float(alone.stats["cycles"]) < 0.5 * least
+    # What is only written, as C is, stays behind in L2.
+    assert float(result(tell + written).stats["cycles"]) < 0.5 * least
 
 
 @pytest.mark.parametrize(
