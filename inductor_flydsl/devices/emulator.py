@@ -196,6 +196,22 @@ def sampled_workgroups(groups: int, splits: int = 1, xcds: int = 1) -> tuple[int
     return tuple(sorted(_workgroup_of(share, groups, xcds) for share in shares))
 
 
+def sampled_parts(whole: int, groups: int, members: int, xcds: int = 1) -> tuple[int, ...]:
+    """Workgroup ids over a grid whose first ``whole`` have a tile each, and the rest shares of some.
+
+    Two whole tiles, and all `members` of one chain of those that are shared, so that whoever comes
+    last sums its tile.
+    """
+    chosen = set(range(min(2, whole)))
+    shared = groups - whole
+    if shared:
+        chains = shared // members
+        chosen |= {
+            whole + _workgroup_of(chains // 2 + i * chains, shared, xcds) for i in range(members)
+        }
+    return tuple(sorted(chosen))
+
+
 def sampled_compute_units(groups: int, compute_units: int) -> tuple[int, ...]:
     """Ids of all workgroups of the CUs that get the first and the last of a grid.
 
@@ -215,10 +231,10 @@ def _workgroup_of(share: int, groups: int, xcds: int) -> int:
     return (share - xcd * each - min(xcd, extra)) * xcds + xcd
 
 
-def timing_options(sample: tuple[int, ...]) -> emulator.Options:
+def timing_options(sample: tuple[int, ...], parts: tuple[int, ...] = (0,)) -> emulator.Options:
     """How a launch is run for its time: landing at issue, no findings, `sample` alone."""
     return emulator.Options(
-        landing="eager", order="lockstep", findings=False, sample_workgroups=sample
+        landing="eager", order="lockstep", findings=False, sample_workgroups=sample, parts=parts
     )
 
 
@@ -268,11 +284,7 @@ class EmulatorDevice:
         units = self.arch.compute_units
         integers = launch_arguments(problem, config, units)
         bound = load(artifact, shim_library()).bind(integers)
-        xcds = self.arch.xcds if config.xcd_remap else 1
-        grid = integers["grid"]
-        sample = sampled_workgroups(grid, config.split_k, xcds)
-        if config.persistent and grid > self.arch.compute_units:
-            sample = sampled_compute_units(grid, self.arch.compute_units)
+        timed = self._timing_options(config, integers)
         names = extra_pointers(problem)
         outputs = {output.pointer for output in KernelSpec.of(problem, config).outputs}
         pieces, need = scratch or Workspace(), config.workspace(problem, units)
@@ -280,7 +292,7 @@ class EmulatorDevice:
         def kernel(c: Any, a: Any, b: Any, *tensors: Any) -> None:
             own = pieces.on(0, "cpu", need)
             others = {**dict(zip(names, tensors, strict=False)), **own}
-            with self._launch({"c": c, "a": a, "b": b, **others}, outputs | own.keys(), sample):
+            with self._launch({"c": c, "a": a, "b": b, **others}, outputs | own.keys(), timed):
                 addresses = {name: t.data_ptr() for name, t in others.items()}
                 bound(c.data_ptr(), a.data_ptr(), b.data_ptr(), None, addresses)
             if self._timing and own:
@@ -289,10 +301,20 @@ class EmulatorDevice:
 
         return kernel
 
-    def _options(self, sample: tuple[int, ...]) -> emulator.Options:
+    def _timing_options(self, config: GemmConfig, integers: dict[str, int]) -> emulator.Options:
+        """How a launch with these arguments is run for its time."""
+        xcds = self.arch.xcds if config.xcd_remap else 1
+        grid, whole = integers["grid"], integers["whole"]
+        if config.stream_k:
+            sample = sampled_parts(whole, grid, config.split_k, xcds)
+            return timing_options(sample, tuple({0, whole} - {grid}))
+        if config.persistent and grid > self.arch.compute_units:
+            return timing_options(sampled_compute_units(grid, self.arch.compute_units))
+        return timing_options(sampled_workgroups(grid, config.split_k, xcds))
+
+    def _options(self) -> emulator.Options:
+        """How a launch is run for its numbers."""
         chosen = settings.current()
-        if self._timing:
-            return timing_options(sample)
         return emulator.Options(
             landing=chosen.emulator_landing,
             order=chosen.emulator_order,
@@ -302,7 +324,7 @@ class EmulatorDevice:
 
     @contextlib.contextmanager
     def _launch(
-        self, tensors: dict[str, Any], written: set[str], sample: tuple[int, ...]
+        self, tensors: dict[str, Any], written: set[str], timed: emulator.Options
     ) -> Iterator[None]:
         memory = emulator.Memory()
         storages: dict[int, tuple[int, str]] = {}
@@ -314,7 +336,7 @@ class EmulatorDevice:
             memory.add(address, size, name, writable=name in written)
         bridge = _bridge()
         with bridge.lock:
-            request = _Request(memory, self._options(sample))
+            request = _Request(memory, timed if self._timing else self._options())
             bridge.request = request
             try:
                 yield

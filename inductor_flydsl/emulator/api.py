@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from .memory import Memory
 from .probe import Probe, probe_groups
 from .program import Kernel, Program, Resources, load_program
 from .queues import Queues
-from .trace import Recorder
+from .trace import GroupTrace, Recorder
 from .wave import PATIENCE, Scheduler, check_limit, check_progress
 
 LANDINGS = ("lazy", "eager", "random")
@@ -44,7 +45,9 @@ class Options:
       "priority" one wave of all, by a random order of priority: workgroups drift apart.
     seed: of everything random. findings: look for hazards (slower). poison: registers and LDS
       start as NaN patterns instead of zeros. sample_workgroups: run only these linear workgroup
-      ids. max_instructions: wave-instructions after which a run is taken to be stuck.
+      ids. parts: the first id of each part of the grid, where workgroups of one do other work than
+      those of another; each has some in the sample. max_instructions: wave-instructions after which
+      a run is taken to be stuck.
     max_waves: waves that run at a time; bounds memory. timed: whether the launch is timed; without
       it time_us is NaN.
     """
@@ -55,6 +58,7 @@ class Options:
     findings: bool = True
     poison: bool = True
     sample_workgroups: tuple[int, ...] | None = None
+    parts: tuple[int, ...] = (0,)
     max_instructions: int = 2_000_000_000
     max_waves: int = 512
     timed: bool = True
@@ -158,8 +162,14 @@ class _Run:
         if ids is not None and not all(0 <= i < launch.groups for i in ids):
             raise LaunchError(f"sample_workgroups {ids}: the grid has {launch.groups} workgroups")
         self.ids = np.arange(launch.groups) if ids is None else np.array(sorted(set(ids)), np.int64)
-        followed = self.ids[np.linspace(0, len(self.ids) - 1, TRACED_WORKGROUPS).astype(int)]
-        self.recorder = Recorder(launch.kernel.program, followed.tolist() if options.timed else ())
+        self.parts = list(pairwise((*sorted(set(options.parts)), launch.groups)))
+        followed: list[int] = []
+        for first, end in self.parts if options.timed else ():
+            own = self.ids[(first <= self.ids) & (self.ids < end)]
+            if not len(own):
+                raise LaunchError(f"Options.parts: no workgroup of {first} to {end - 1} is sampled")
+            followed += own[np.linspace(0, len(own) - 1, TRACED_WORKGROUPS).astype(int)].tolist()
+        self.recorder = Recorder(launch.kernel.program, followed)
 
     def go(self) -> RunResult:
         per_machine = max(1, self.options.max_waves // self.launch.waves)
@@ -201,12 +211,10 @@ class _Run:
         time_us, stats = math.nan, self._counts()
         conflicts: tuple[BankConflict, ...] = ()
         if self.options.timed:
-            probe = Probe(launch, self.memory, code_of(launch.kernel.program, False))
-            lines = probe.run(probe_groups(timing.groups_at_once(launch), launch.waves))
             traces = self.recorder.traces()
             conflicts = bank_conflicts(launch.kernel.program, traces, dict(enumerate(self.hits)))
             bases = np.sort(np.array([region.base for region in self.memory.regions], np.int64))
-            estimate = timing.time_launch(launch, traces, lines, bases)
+            estimate = timing.time_launch(launch, self._parts(traces), bases)
             time_us, stats = estimate.time_us, stats | estimate.stats
         return RunResult(
             kernel=launch.kernel.name,
@@ -218,6 +226,16 @@ class _Run:
             stats=stats,
             conflicts=conflicts,
         )
+
+    def _parts(self, traces: list[GroupTrace]) -> list[timing.Part]:
+        """The parts of the grid, with what was executed of each and its first loads."""
+        at_once, parts = timing.groups_at_once(self.launch), []
+        for first, end in self.parts:
+            probe = Probe(self.launch, self.memory, code_of(self.launch.kernel.program, False))
+            lines = probe.run(first + probe_groups(min(at_once, end - first), self.launch.waves))
+            own = [trace for trace in traces if first <= trace.group < end]
+            parts.append(timing.Part(first, end - first, own, lines))
+        return parts
 
     def _counts(self) -> dict[str, float | str]:
         """Wave-instructions of the whole grid by class."""

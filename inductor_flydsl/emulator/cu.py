@@ -36,10 +36,10 @@ class MemoryShare:
 
 
 class _Group:
-    """A workgroup on the CU."""
+    """A workgroup on the CU, and what it gets of the memory."""
 
-    def __init__(self, waves: int) -> None:
-        self.alive = waves
+    def __init__(self, waves: int, share: MemoryShare) -> None:
+        self.alive, self.share = waves, share
         self.waiting: list[_Wave] = []
         self.arrived = 0
 
@@ -64,8 +64,8 @@ class _Wave:
 class CU:
     """Runs workgroups to their end. All times are clocks from the first wave's start."""
 
-    def __init__(self, share: MemoryShare, facts: Facts = GFX950) -> None:
-        self.share, self.facts = share, facts
+    def __init__(self, facts: Facts = GFX950) -> None:
+        self.facts = facts
         simds = facts.simds
         self.valu = [0] * simds
         self.salu = [0] * simds
@@ -89,15 +89,16 @@ class CU:
         self.end = 0
         self.busy = dict.fromkeys(("mfma", "valu", "lds", "lds write", "bus", "vmem", "memory"), 0)
         self.stalls: dict[str, int] = {}
-        self.pending: deque[Sequence[Sequence[u.Uop]]] = deque()
+        self.pending: deque[tuple[Sequence[Sequence[u.Uop]], MemoryShare]] = deque()
         self.next_simd = 0
         self.handlers = [
             self._valu, self._matrix, self._salu, self._branch, self._ds, self._vmem, self._smem,
             self._wait, self._barrier, self._priority, self._idle, self._finish, self._mark,
         ]  # fmt: skip
 
-    def run(self, groups: Sequence[Sequence[Sequence[u.Uop]]], resident: int) -> int:
-        """Clocks until all `groups` (workgroup, wave, micro-operation) have ended.
+    def run(self, groups: Sequence[tuple[Sequence[Sequence[u.Uop]], MemoryShare]],
+            resident: int) -> int:  # fmt: skip
+        """Clocks until all `groups` have ended: their waves' micro-operations, and what they get.
 
         resident: workgroups on the CU at a time; the next starts where one has ended.
         """
@@ -118,8 +119,8 @@ class CU:
     def _start(self, now: int) -> None:
         if not self.pending:
             return
-        programs = self.pending.popleft()
-        group = _Group(len(programs))
+        programs, share = self.pending.popleft()
+        group = _Group(len(programs), share)
         for ops in programs:
             wave = _Wave(ops, group, len(self.waves), self.next_simd)
             self.next_simd = (self.next_simd + 1) % self.facts.simds
@@ -266,7 +267,14 @@ class CU:
         self.busy["vmem"] += issue
         queue.append(begin)
         sent = begin + issue
-        done = self._store(sent, moved, exchange) if store else self._load(sent, missed, exchange)
+        share = wave.group.share
+        rate = share.exchange_bytes_per_clock if exchange else share.bytes_per_clock
+        if store:
+            self.stored = max(float(sent), self.stored) + moved / rate
+            done = int(self.stored) + (share.exchange_latency if exchange else share.store_latency)
+        else:
+            latency = share.exchange_latency if exchange else share.latency
+            done = self._load(sent, missed, latency, missed / rate)
         if written:
             self.dma_free = max(self.dma_free, done) + written
             self.dma.append((done, written))
@@ -290,26 +298,16 @@ class CU:
             now = max(now, at)
         return now
 
-    def _load(self, sent: int, missed: int, exchange: bool) -> int:
+    def _load(self, sent: int, missed: int, latency: int, clocks: float) -> int:
         """When a load that was sent has its data; loads return in order."""
         if not missed:
             return max(sent + self.facts.l1_latency, int(self.returned))
-        share = self.share
-        rate = share.exchange_bytes_per_clock if exchange else share.bytes_per_clock
-        latency = share.exchange_latency if exchange else share.latency
-        clocks = missed / rate
         self.returned = max(float(sent + latency), self.returned + clocks)
         self.busy["memory"] += int(clocks)
         done = int(self.returned)
         self.flight.append((done, missed))
         self.in_flight += missed
         return done
-
-    def _store(self, sent: int, moved: int, exchange: bool) -> int:
-        share = self.share
-        rate = share.exchange_bytes_per_clock if exchange else share.bytes_per_clock
-        self.stored = max(float(sent), self.stored) + moved / rate
-        return int(self.stored) + (share.exchange_latency if exchange else share.store_latency)
 
     def _smem(self, wave: _Wave, op: u.Uop, now: int) -> int:
         wave.smem = max(wave.smem, now + self.facts.scalar_latency)

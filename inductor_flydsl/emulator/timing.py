@@ -97,13 +97,17 @@ def groups_per_cu(resources: Resources, waves: int, lds: int, facts: Facts = GFX
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A workgroup to simulate: micro-operations of its waves; `dropped` rounds were left out."""
+    """A workgroup to simulate: micro-operations of its waves; `dropped` rounds were left out.
+
+    traffic: of which it gets its share.
+    """
 
     waves: list[list[Uop]]
     dropped: int
+    traffic: Traffic
 
 
-def _prepare(trace: GroupTrace, uops: Uops, budget: int) -> _Prepared:
+def _prepare(trace: GroupTrace, traffic: Traffic, uops: Uops, budget: int) -> _Prepared:
     """budget: instructions to keep of the workgroup."""
     known: dict[bytes, Loop | None] = {}
     loops = []
@@ -117,7 +121,7 @@ def _prepare(trace: GroupTrace, uops: Uops, budget: int) -> _Prepared:
         uops.wave(wave, positions(len(wave.pcs), loop, dropped), loop)
         for wave, loop in zip(trace.waves, loops, strict=True)
     ]
-    return _Prepared(waves, dropped)
+    return _Prepared(waves, dropped, traffic)
 
 
 def _representative(traces: Sequence[GroupTrace], per_cu: int, one_round: bool) -> list[GroupTrace]:
@@ -165,12 +169,12 @@ class _Body:
     cu: CU
 
 
-def _simulate(prepared: Sequence[_Prepared], count: int, resident: int, traffic: Traffic,
-              ghz: float) -> _Body:  # fmt: skip
+def _simulate(prepared: Sequence[_Prepared], count: int, resident: int, ghz: float) -> _Body:
     facts = GFX950
-    cu = CU(traffic.share(ghz, facts), facts)
+    cu = CU(facts)
     chosen = [prepared[i % len(prepared)] for i in range(count)]
-    clocks = float(cu.run([group.waves for group in chosen], resident))
+    groups = [(group.waves, group.traffic.share(ghz, facts)) for group in chosen]
+    clocks = float(cu.run(groups, resident))
     first, slopes, used = 0, [], []
     for group in chosen:
         marks = cu.waves[first].marks
@@ -236,60 +240,104 @@ def matrix_clocks(program: Program, pcs: np.ndarray) -> dict[str, float]:
     return clocks
 
 
+@dataclass(frozen=True)
+class Part:
+    """Workgroups of a launch that do the same work.
+
+    first, groups: id of the first, and how many there are. traces: what at least one of them
+    executed. lines: int64 [2, n], workgroup and 64-byte segment of their first loads, as
+    `probe.Probe.run` gives them.
+    """
+
+    first: int
+    groups: int
+    traces: Sequence[GroupTrace]
+    lines: np.ndarray
+
+    @property
+    def scale(self) -> float:
+        """Workgroups that a trace stands for."""
+        return self.groups / len(self.traces)
+
+
 class _Clock:
     """One launch being timed."""
 
-    def __init__(self, launch: Launch, traces: Sequence[GroupTrace], lines: np.ndarray,
-                 bases: np.ndarray | None) -> None:  # fmt: skip
+    def __init__(self, launch: Launch, parts: Sequence[Part], bases: np.ndarray | None) -> None:
         self.launch, self.facts = launch, GFX950
         program = launch.kernel.program
         self.resident = groups_per_cu(launch.kernel.resources, launch.waves, launch.lds)
         self.per_cu = -(-launch.groups // self.facts.cus)
-        at_once = min(self.resident, self.per_cu)
+        self.at_once = min(self.resident, self.per_cu)
         uops = Uops(program)
+        traces = [trace for part in parts for trace in part.traces]
         uops.exchanged = exchanged(traces, uops, bases)
-        budget = EVENT_BUDGET // (2 * at_once)
+        self.traffic = [_traffic(part, uops, bases) for part in parts]
+        # Of parts that differ, a CU's workgroups are simulated to the last.
+        self.differ = len(parts) > 1
+        chosen = self._of_rounds(parts) if self.differ else self._alike(parts[0])
+        budget = EVENT_BUDGET // max(2 * self.at_once, self.per_cu * self.differ)
+        self.prepared = [
+            _prepare(trace, traffic, uops, budget) for trace, traffic in chosen
+        ]  # fmt: skip
+        executed: dict[str, float] = {}
+        for part in parts:
+            pcs = np.concatenate([wave.pcs for trace in part.traces for wave in trace.waves])
+            for kind, clocks in matrix_clocks(program, pcs).items():
+                executed[kind] = executed.get(kind, 0.0) + part.scale * clocks
+        self.kind = max(executed, key=lambda kind: executed[kind])
+        self.matrix = sum(executed.values())
+
+    def _alike(self, part: Part) -> list[tuple[GroupTrace, Traffic]]:
         one_round = self.per_cu <= self.resident
-        chosen = _representative(traces, self.per_cu, one_round)[: 2 * at_once]
-        self.prepared = [_prepare(trace, uops, budget) for trace in chosen]
-        executed = np.concatenate([wave.pcs for trace in traces for wave in trace.waves])
-        matrix = matrix_clocks(program, executed)
-        self.kind = max(matrix, key=lambda kind: matrix[kind])
-        read, written = moved_bytes(traces, uops, bases)
-        scale = launch.groups / len(traces)
-        cus = min(launch.groups, self.facts.cus)
-        whole = {region: size * scale for region, size in read.items()}
-        self.traffic = measure_traffic(lines, whole, written * scale, cus, bases)
-        self.matrix = scale * sum(matrix.values())
+        chosen = _representative(part.traces, self.per_cu, one_round)[: 2 * self.at_once]
+        return [(trace, self.traffic[0]) for trace in chosen]
+
+    def _of_rounds(self, parts: Sequence[Part]) -> list[tuple[GroupTrace, Traffic]]:
+        """What a CU executes in turn: the longest of each round's part."""
+        chosen = []
+        for first in range(0, self.launch.groups, self.facts.cus):
+            index = max(i for i, part in enumerate(parts) if part.first <= first)
+            chosen.append((max(parts[index].traces, key=_length), self.traffic[index]))
+        return chosen
 
     def time(self) -> tuple[float, float, _Body]:
         """(clocks of the busiest CU, GHz, the simulation of a full CU)."""
-        at_once = min(self.resident, self.per_cu)
+        count = self.per_cu if self.differ else self.at_once
         ghz = 2.0
         for _ in range(2):
-            body = _simulate(self.prepared, at_once, self.resident, self.traffic, ghz)
-            before, ghz = ghz, self._frequency(body, at_once)
+            body = _simulate(self.prepared, count, self.resident, ghz)
+            before, ghz = ghz, self._frequency(body, count)
             if abs(before - ghz) < 0.02 * ghz:
                 break
-        clocks = self._rounds(body, at_once, ghz)
+        clocks = body.clocks if self.differ else self._rounds(body, ghz)
         return clocks, ghz, body
 
-    def _frequency(self, body: _Body, at_once: int) -> float:
-        rounds = self.per_cu / at_once
+    def _frequency(self, body: _Body, count: int) -> float:
+        rounds = self.per_cu / count
         spent = body.clocks * rounds * self.facts.cus * self.facts.simds
         return frequency(self.matrix / spent * energy(body.cu), self.kind)
 
-    def _rounds(self, body: _Body, at_once: int, ghz: float) -> float:
+    def _rounds(self, body: _Body, ghz: float) -> float:
         """Clocks of all the workgroups that the busiest CU gets, one round following another."""
+        at_once = self.at_once
         full, rest = divmod(self.per_cu, at_once)
         clocks = body.clocks
         if full > 1:
-            more = _simulate(self.prepared, 2 * at_once, self.resident, self.traffic, ghz)
+            more = _simulate(self.prepared, 2 * at_once, self.resident, ghz)
             clocks += (full - 1) * (more.clocks - body.clocks)
         if rest:
-            more = _simulate(self.prepared, at_once + rest, self.resident, self.traffic, ghz)
+            more = _simulate(self.prepared, at_once + rest, self.resident, ghz)
             clocks += more.clocks - body.clocks
         return clocks
+
+
+def _traffic(part: Part, uops: Uops, bases: np.ndarray | None) -> Traffic:
+    """What a part's workgroups ask of the memory."""
+    read, written = moved_bytes(part.traces, uops, bases)
+    whole = {region: size * part.scale for region, size in read.items()}
+    cus = min(part.groups, GFX950.cus)
+    return measure_traffic(part.lines, whole, written * part.scale, cus, bases)
 
 
 def exchanged(traces: Sequence[GroupTrace], uops: Uops,
@@ -363,30 +411,33 @@ def _bound(body: _Body, us: Mapping[str, float]) -> str:
     return max(alone, key=lambda key: alone[key])
 
 
-def time_launch(launch: Launch, traces: Sequence[GroupTrace], lines: np.ndarray,
-                bases: np.ndarray | None = None) -> Estimate:  # fmt: skip
+def time_launch(
+    launch: Launch, parts: Sequence[Part], bases: np.ndarray | None = None
+) -> Estimate:
     """Time of a whole launch from some of its workgroups.
 
-    traces: what at least one workgroup executed. lines: int64 [2, n], workgroup and 64-byte
-    segment of the first loads, as `probe.Probe.run` gives them. bases: first addresses of the
-    memory's regions, ascending; None where it is taken as one.
+    parts: of the launch, in order of their workgroups; one where all do the same work. bases:
+    first addresses of the memory's regions, ascending; None where it is taken as one.
     """
-    clock = _Clock(launch, traces, lines, bases)
+    clock = _Clock(launch, parts, bases)
     clocks, ghz, body = clock.time()
     facts, traffic = clock.facts, clock.traffic
     body_us = 1e-3 * clocks / ghz
-    hbm_us = traffic.hbm_us()
+    hbm_us = sum(part.hbm_us() for part in traffic)
     total = facts.launch_us + max(body_us, hbm_us)
-    parts = {"total": total, "body": body_us, "hbm": hbm_us, "launch": facts.launch_us}
+    us = {"total": total, "body": body_us, "hbm": hbm_us, "launch": facts.launch_us}
     waves = min(clock.resident, clock.per_cu) * launch.waves / facts.simds
     whole = clock.matrix / (clocks * facts.cus * facts.simds)
+    read = sum(part.read for part in traffic)
     stats: dict[str, float | str] = {
-        "bound": _bound(body, parts), "cycles": clocks, "frequency_ghz": ghz,
+        "bound": _bound(body, us), "cycles": clocks, "frequency_ghz": ghz,
         "mfma_utilisation": min(1.0, whole),
         "mfma_utilisation_loop": min(1.0, body.loop_utilisation), "waves_per_simd": waves,
         "workgroups_per_cu": float(clock.per_cu), "resident_workgroups": float(clock.resident),
         "launch_us": facts.launch_us, "body_us": body_us, "hbm_us": hbm_us,
-        "l2_read_bytes": traffic.read, "written_bytes": traffic.written,
-        "l2_miss": traffic.l2_miss, "hbm_part": traffic.far, "matrix_energy": energy(body.cu),
+        "l2_read_bytes": read, "written_bytes": sum(part.written for part in traffic),
+        "l2_miss": sum(part.l2_miss * part.read for part in traffic) / max(1.0, read),
+        "hbm_part": sum(part.far * part.read for part in traffic) / max(1.0, read),
+        "matrix_energy": energy(body.cu),
     }  # fmt: skip
     return Estimate(total, stats)
