@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from . import stream
 from .arch import Arch
 from .config import (
     MFMA_M,
@@ -69,9 +70,10 @@ class ModelConstants:
 
 CONSTANTS = ModelConstants()
 # Published kernels add their partial sums up with atomics; ours are read back by the waves that
-# come last, all over the chip. On the emulated clock that takes about this much, and 1800 ns until
-# a wave knows that it is the last.
-OUR_SPLITS = ModelConstants(reduce_tb_s=10.0, start_ns=CONSTANTS.start_ns + 1800.0)
+# come last, all over the chip, where of two shares each reads the other's only. On the emulated
+# clock that takes about this much, and 1800 ns until a wave knows that it is the last.
+OUR_SPLITS = ModelConstants(reduce_tb_s=5.5)
+PAIR, OUR_REDUCE_NS = 0.75, 1800.0
 
 # Clock in GHz under load against utilisation of the matrix unit, by bits of an element: published
 # for 16 and 4 bits at several utilisations, for 8 bits at 99 %.
@@ -141,7 +143,10 @@ class Tile(NamedTuple):
     Attributes:
         tile_m, tile_n, tile_k, stages, waves_m, waves_n, group_m, xcd_remap: as in GemmConfig.
         waves_k: waves that share a K step and add their results up in LDS.
-        split_k: workgroups that share a tile of C.
+        split_k: workgroups that share a tile of C, of a part of it as many as would share all.
+        stream_k: as in GemmConfig.
+        partial: bytes of a partial sum that are moved, of an element.
+        reduce_ns: from the last share until it is known who sums them.
         a_issue, b_issue: rate of loads of A and B relative to 16-byte DMA.
         store: bytes of one store of C.
         at_once: workgroups that a compute unit holds at most; 0 is as many as fit.
@@ -160,7 +165,10 @@ class Tile(NamedTuple):
     waves_m: int
     waves_n: int
     waves_k: int = 1
-    split_k: int = 1
+    split_k: float = 1
+    stream_k: int = 0
+    partial: float = 4.0
+    reduce_ns: float = 0.0
     group_m: int = 8
     xcd_remap: bool = True
     a_issue: float = 1.0
@@ -251,17 +259,13 @@ def estimate(
         arch: the hardware.
         constants: another calibration.
     """
-    c = constants
-    tiles = -(-work.m // tile.tile_m) * -(-work.n // tile.tile_n) * work.batch
-    tiles = work.tiles or tiles
-    groups, cus = tiles * tile.split_k, arch.compute_units
-    resident = _resident(work, tile, arch)
-    slots = cus * resident
-    full, rest = divmod(groups, slots)
+    c, cus = constants, arch.compute_units
+    deal = _dealt(work, tile, arch, c)
+    full, rest, resident, slots = deal.full, deal.rest, deal.resident, deal.resident * cus
     last = -(-rest // cus)
-    one = _group(work, tile, arch, c)
-    final = _round(one, last, rest, arch, c) if rest else _round(one, resident, slots, arch, c)
-    whole = _round(one, resident, slots, arch, c) if full and rest else final
+    ends = _round(deal.end, last, rest, arch, c) if rest else None
+    final = ends or _round(deal.one, resident, slots, arch, c)
+    whole = _round(deal.one, resident, slots, arch, c) if full and rest else final
     share = rest / (last * cus) if rest else 0.0
     matrix = full * whole.matrix + share * final.matrix
 
@@ -275,8 +279,8 @@ def estimate(
     far_ns = _far_ns(work, tile, slots, arch, c)
     first_ns = c.l2_clocks / arch.max_clock_ghz + c.miss_ns
     body = _join(ns, far_ns + first_ns, c.overlap)
-    if tile.split_k > 1:
-        body += tile.split_k * work.m * work.n * work.batch * 4e-3 / c.reduce_tb_s
+    if deal.partial:
+        body += tile.reduce_ns + deal.partial * 1e-3 / c.reduce_tb_s
     compute = matrix / ghz
     lds = (full * whole.lds + share * final.lds) / ghz
     near = (full * whole.delivery(ghz, c) + share * final.delivery(ghz, c)) / ghz
@@ -330,7 +334,7 @@ def _group(work: Workload, tile: Tile, arch: Arch, c: ModelConstants) -> _Group:
     chain += t.step_issue
     live, out = (rows + columns) * line, rows * columns * work.out_bytes
     return _Group(
-        -(-work.k // (t.tile_k * t.split_k)),
+        math.ceil(work.k / (t.tile_k * t.split_k)),
         waves,
         matrix,
         reads + (t.tile_m + t.tile_n) * line / c.lds_write_bytes,
@@ -343,6 +347,39 @@ def _group(work: Workload, tile: Tile, arch: Arch, c: ModelConstants) -> _Group:
         # A wave is stuck at a load for which there is no room, and multiplies nothing meanwhile.
         t.fill + max(0.0, t.stages - 1 - c.workgroup_flight / live) if t.fill else 0.0,
     )
+
+
+class _Deal(NamedTuple):
+    """How workgroups are dealt to the CUs.
+
+    full, rest: rounds that fill the device, and workgroups of the last one, if it does not.
+    resident: workgroups of a CU in a round. one, end: a workgroup of the full rounds, and of the
+    last. partial: bytes of partial sums that are moved.
+    """
+
+    full: int
+    rest: int
+    resident: int
+    one: _Group
+    end: _Group
+    partial: float
+
+
+def _dealt(work: Workload, tile: Tile, arch: Arch, c: ModelConstants) -> _Deal:
+    tiles = -(-work.m // tile.tile_m) * -(-work.n // tile.tile_n) * work.batch
+    tiles = work.tiles or tiles
+    resident, cus, split = _resident(work, tile, arch), arch.compute_units, int(tile.split_k)
+    if not tile.stream_k:
+        one = _group(work, tile, arch, c)
+        full, rest = divmod(tiles * split, cus * resident)
+        shared = split * work.m * work.n * work.batch if split > 1 else 0
+        return _Deal(full, rest, resident, one, one, shared * tile.partial)
+    full, left = divmod(tiles, cus)
+    shared = left * stream.shares(split, tile.stream_k) * tile.tile_m * tile.tile_n
+    one = _group(work, tile._replace(split_k=1), arch, c)
+    end = _group(work, tile._replace(split_k=split / tile.stream_k), arch, c)
+    rest = split * stream.chains(left, tile.stream_k)
+    return _Deal(full, rest, resident, one, end, shared * tile.partial)
 
 
 class _Round(NamedTuple):
@@ -428,7 +465,8 @@ def _far_ns(work: Workload, tile: Tile, slots: int, arch: Arch, c: ModelConstant
     t = tile
     tiles_m, tiles_n = -(-work.m // t.tile_m), -(-work.n // t.tile_n)
     tiles = tiles_m * tiles_n
-    groups = tiles * t.split_k * work.batch
+    split = 1 if t.stream_k else t.split_k
+    groups = tiles * split * work.batch
     line = work.k * work.element_bytes
     out = work.m * work.n * work.out_bytes * work.batch
     once = (work.m + work.n) * line * work.batch
@@ -436,7 +474,7 @@ def _far_ns(work: Workload, tile: Tile, slots: int, arch: Arch, c: ModelConstant
 
     # Tiles that one XCD works on at a time, as a block of rows and columns of tiles; with split-K
     # its workgroups share K too.
-    share = min(slots, groups) / (arch.xcds * t.split_k)
+    share = min(slots, groups) / (arch.xcds * split)
     width = max(1, int(share))
     if t.xcd_remap and t.group_m:
         rows = min(t.group_m, tiles_m, width)
@@ -495,14 +533,18 @@ def _tile(problem: GemmProblem, config: GemmConfig) -> Tile:
         waves_m=c.waves_m,
         waves_n=c.waves_n,
         waves_k=getattr(c, "waves_k", 1),
-        split_k=getattr(c, "split_k", 1),
+        split_k=c.split_k,
+        stream_k=c.stream_k,
+        partial=4.0 * (PAIR if c.shares == 2 else 1.0),
+        reduce_ns=OUR_REDUCE_NS,
         group_m=c.group_m,
         xcd_remap=c.xcd_remap,
         a_issue=a_issue,
         b_issue=b_issue,
         store=store_width(p),
         interleaved=c.pipeline in INTERLEAVED,
-        at_once=c.persistent,
+        # Stream-K counts on one workgroup a compute unit.
+        at_once=1 if c.stream_k else c.persistent,
         in_flight=c.stages - STAGE_WAITED if waited else 0.0,
         fill=int(waited),
         step_issue=STEP_ISSUE if waited else 0.0,

@@ -50,10 +50,11 @@ def _varied(problem: GemmProblem, ranked: _Ranked, most: int) -> tuple[_Ranked, 
     blind to, and none of tiles that are half empty; and the others."""
     chosen: _Ranked = []
     spare: _Ranked = []
-    seen: dict[tuple[int, int, bool, bool], int] = {}
+    seen: dict[tuple[int, int, bool, bool, bool], int] = {}
     kernels: dict[GemmConfig, float] = {}
     for config, prediction in ranked:
-        tile = config.tile_m, config.tile_n, config.split_k > 1, config.pipeline == "rolled"
+        kind = config.split_k > 1, config.stream_k > 0, config.pipeline == "rolled"
+        tile = config.tile_m, config.tile_n, *kind
         kernel = replace(config, group_m=0, xcd_remap=False, stages=2)
         same = prediction.us <= kernels.get(kernel, 0.0) * BLIND
         kernels.setdefault(kernel, prediction.us)

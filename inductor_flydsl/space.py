@@ -153,7 +153,7 @@ def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
         or _tile_limit(problem, config)
         or _pipeline_limit(config)
         or _room_limit(problem, config, arch)
-        or _split_limit(problem, config)
+        or _split_limit(problem, config, arch)
         or _span_limit(problem, config)
         or _group_limit(problem, config, arch)
         or _load_limit(KernelSpec.of(problem, config))
@@ -228,15 +228,30 @@ def _span_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
     return None
 
 
-def _split_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
+def _split_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
     steps = -(-problem.k // config.tile_k)
     if config.split_k > steps:
         return f"split_k={config.split_k} exceeds the {steps} K steps of {config.tile_k}"
-    return _workspace_limit(problem, config)
+    return _stream_limit(problem, config, arch) or _workspace_limit(problem, config, arch)
 
 
-def _workspace_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
-    workspace, _ = config.workspace(problem)
+def _stream_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
+    if not config.stream_k:
+        return None
+    given = f"stream_k={config.stream_k} with split_k={config.split_k}"
+    if config.split_k <= config.stream_k:
+        return f"{given}: more workgroups than tiles share them"
+    if not config.shares:
+        return f"{given}: some tiles would be shared by more workgroups than others"
+    tiles_m, tiles_n = config.tiles(problem)
+    tiles = tiles_m * tiles_n * problem.batch
+    if tiles == config.whole(problem, arch.compute_units):
+        return f"{given}: no round is partial, {tiles} tiles fill {arch.compute_units} compute units"
+    return None
+
+
+def _workspace_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
+    workspace, _ = config.workspace(problem, arch.compute_units)
     if workspace > WORKSPACE_BYTES:
         return (
             f"split_k={config.split_k} needs {workspace} bytes of scratch, over {WORKSPACE_BYTES}"
@@ -272,7 +287,7 @@ def size_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | No
     return (
         problem_limit(problem, arch)
         or _span_limit(problem, config)
-        or _workspace_limit(problem, config)
+        or _workspace_limit(problem, config, arch)
         or _group_limit(problem, config, arch)
     )
 
@@ -364,7 +379,8 @@ def _space(scaled: bool) -> list[GemmConfig]:
     tiles_k = TILE_K_SCALED if scaled else TILE_K
     whole = [*_staged_configs(tiles_k), *_hti_configs((128, 256) if scaled else (32, 64))]
     whole += _rolled_configs() if scaled else []
-    return [*whole, *_split_configs(whole, shortest=tiles_k[0])]
+    split = _split_configs(whole, shortest=tiles_k[0])
+    return [*whole, *split, *_stream_configs(whole, shortest=tiles_k[0])]
 
 
 _SPLITS = (2, 4, 8, 16)
@@ -384,6 +400,19 @@ def _split_configs(configs: list[GemmConfig], shortest: int) -> Iterator[GemmCon
         few = config.accumulators * split <= 512
         if config.xcd_remap and deep and small and worth and few and config.tile_k > shortest:
             yield replace(config, split_k=split)
+
+
+# (workgroups, tiles that they share)
+_STREAMS = ((2, 1), (3, 1), (4, 1), (6, 1), (8, 1))
+
+
+def _stream_configs(configs: list[GemmConfig], shortest: int) -> Iterator[GemmConfig]:
+    """Stream-K pays where rounds are long: with large tiles, one a compute unit at a time."""
+    for config, (split, tiles) in itertools.product(configs, _STREAMS):
+        large = config.pipeline == "hti" and config.tile_m * config.tile_n > 128 * 128
+        few = config.accumulators * split <= 512
+        if config.xcd_remap and large and few and config.tile_k > shortest:
+            yield replace(config, split_k=split, stream_k=tiles)
 
 
 def _staged_configs(tiles_k: tuple[int, ...]) -> Iterator[GemmConfig]:
