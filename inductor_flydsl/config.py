@@ -114,7 +114,7 @@ class GemmConfig:
 
     @property
     def shares(self) -> int:
-        """Workgroups that have a share of each tile that is split; 0 where that is not one number."""
+        """Workgroups that have a share of each split tile; 0 where that is not one number."""
         return stream.shares(self.split_k, self.stream_k) if self.stream_k else self.split_k
 
     def whole(self, problem: GemmProblem, compute_units: int = GFX950.compute_units) -> int:

@@ -246,7 +246,9 @@ def _stream_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str |
     tiles_m, tiles_n = config.tiles(problem)
     tiles = tiles_m * tiles_n * problem.batch
     if tiles == config.whole(problem, arch.compute_units):
-        return f"{given}: no round is partial, {tiles} tiles fill {arch.compute_units} compute units"
+        return (
+            f"{given}: no round is partial, {tiles} tiles fill {arch.compute_units} compute units"
+        )
     return None
 
 

@@ -1,9 +1,9 @@
 """Stream-K: tiles of whole rounds in one piece, those of the last, partial round shared along K.
 
 The first workgroups have a tile each, as many as fill the compute units once or several times.
-What is left is cut into chains of tiles, each shared evenly by several workgroups
-(`stream`), the sums of shares as in split-K. A workgroup whose share of a chain spans two tiles does
-one after the other. Nobody waits for anybody.
+What is left is cut into chains of tiles, each shared evenly by several workgroups (`stream`), and
+what these leave is summed as in split-K. A workgroup whose share of a chain spans two tiles does one
+after the other. Nobody waits for anybody.
 """
 
 from __future__ import annotations

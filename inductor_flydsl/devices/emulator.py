@@ -197,7 +197,7 @@ def sampled_workgroups(groups: int, splits: int = 1, xcds: int = 1) -> tuple[int
 
 
 def sampled_parts(whole: int, groups: int, members: int, xcds: int = 1) -> tuple[int, ...]:
-    """Workgroup ids over a grid whose first ``whole`` have a tile each, and the rest shares of some.
+    """Workgroup ids over a grid whose first ``whole`` have a tile each, and the others shares.
 
     Two whole tiles, and all `members` of one chain of those that are shared, so that whoever comes
     last sums its tile.

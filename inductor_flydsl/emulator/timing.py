@@ -411,9 +411,7 @@ def _bound(body: _Body, us: Mapping[str, float]) -> str:
     return max(alone, key=lambda key: alone[key])
 
 
-def time_launch(
-    launch: Launch, parts: Sequence[Part], bases: np.ndarray | None = None
-) -> Estimate:
+def time_launch(launch: Launch, parts: Sequence[Part], bases: np.ndarray | None = None) -> Estimate:
     """Time of a whole launch from some of its workgroups.
 
     parts: of the launch, in order of their workgroups; one where all do the same work. bases:

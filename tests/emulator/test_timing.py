@@ -191,7 +191,7 @@ def test_address_clocks(width: str, expected: int) -> None:
 
 
 def test_what_workgroups_leave_for_one_another_goes_past_l2() -> None:
-    """256 workgroups write 64 KiB each and read as much of it; an atomic tells that they share it."""
+    """256 workgroups write and read 64 KiB each; an atomic tells that they share it."""
     tell = "global_atomic_add v1, v0, s[4:5]\n"
     setup = TWO + "v_lshlrev_b32_e32 v2, 4, v0\n"
     step = "v_add_u32_e32 v2, 0x400, v2\n"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from isa_text import HEAD, launch
 
-from inductor_flydsl.emulator import Options, timing
+from inductor_flydsl.emulator import LaunchError, Options, timing
 from inductor_flydsl.emulator.facts import GFX950
 from inductor_flydsl.emulator.lds_timing import access_of, core_clocks
 from inductor_flydsl.emulator.loops import find_loop, positions
@@ -153,3 +153,35 @@ def test_the_busiest_cu(grid: int, groups: int) -> None:
         return float(result.stats["cycles"])
 
     assert cycles(grid) == pytest.approx(groups * cycles(1), rel=0.05)
+
+
+def test_parts_of_a_grid_that_do_different_work() -> None:
+    """256 workgroups loop 40 times, and 128 of a second round 4 times."""
+    text = (
+        HEAD
+        + """
+s_cmp_ge_u32 s2, 256
+s_cselect_b32 s8, 4, 40
+.Lloop:
+v_mfma_f32_16x16x32_bf16 v[4:7], v[8:11], v[12:15], v[4:7]
+s_sub_i32 s8, s8, 1
+s_cmp_lg_u32 s8, 0
+s_cbranch_scc1 .Lloop
+"""
+    )
+
+    def result(grid: int, parts: tuple[int, ...], sample: tuple[int, ...]) -> dict[str, object]:
+        options = Options(findings=False, sample_workgroups=sample, parts=parts)
+        memory = [np.zeros(64)]
+        return launch(text, memory, grid=grid, block=64, lds=131072, options=options).stats
+
+    long, both = result(256, (0,), (0,)), result(384, (0, 256), (0, 256))
+    short = result(384, (0, 256), (0, 300))
+    spent = float(both["cycles"]) - float(long["cycles"])
+    assert 4 * 16 < spent < 0.25 * float(long["cycles"])
+    assert short["cycles"] == both["cycles"]
+    executed = 256 * 40 + 128 * 4
+    share = executed * 16 / (float(both["cycles"]) * 256 * 4)
+    assert both["mfma_utilisation"] == pytest.approx(share)
+    with pytest.raises(LaunchError, match="no workgroup of 256 to 383"):
+        result(384, (0, 256), (0, 1))

@@ -35,6 +35,17 @@ def run(problem, config, **emulator):
     return accuracy, device.last_run.findings
 
 
+def run_on(units, problem, config, **emulator):
+    """`run` on a chip of so many compute units."""
+    device = EmulatorDevice()
+    device.arch = dataclasses.replace(GFX950, compute_units=units, xcds=1)
+    assert why_not(problem, config, device.arch) is None
+    artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
+    with settings.scope(**{"emulator_landing": "lazy", "emulator_order": "random", **emulator}):
+        accuracy = measure.check(device, artifact, problem, config, seed=problem.m + problem.k)
+    return accuracy, device.last_run.findings
+
+
 def run_grouped(problem, config, extents, change=lambda *operands: None, **emulator):
     """Run one kernel on groups of ``extents``: (C, A, B, offsets, *others).
 
