@@ -1,9 +1,9 @@
 """How stream-K shares out the tiles of a last, partial round along K.
 
-Owns the arithmetic alone, for hosts and kernels. The tiles are dealt into `tiles` columns; a tile of
+Owns the arithmetic alone, for hosts and kernels. Tiles are dealt into `tiles` columns; a tile of
 each column makes a chain, and `workgroups` share its K steps evenly, one behind the other. Members
-that have the same place in their chains are at the same K step at the same time, as workgroups with
-whole tiles are: so neighbours among the chains share operands in L2.
+that have the same place in their chains are at the same K step at the same time, as workgroups
+with whole tiles are: so neighbours among the chains share operands in L2.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The first workgroups have a tile each, as many as fill the compute units once or several times.
 What is left is cut into chains of tiles, each shared evenly by several workgroups (`stream`), and
-what these leave is summed as in split-K. A workgroup whose share of a chain spans two tiles does one
-after the other. Nobody waits for anybody.
+what these leave is summed as in split-K. A workgroup whose share of a chain spans two tiles does
+one after the other. Nobody waits for anybody.
 """
 
 from __future__ import annotations

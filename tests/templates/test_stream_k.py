@@ -11,8 +11,9 @@ from kernel_runs import VIEWS, run_on
 
 from inductor_flydsl import measure, settings
 from inductor_flydsl.arch import GFX950
+from inductor_flydsl.arguments import launch_arguments
 from inductor_flydsl.compiler import compile_spec
-from inductor_flydsl.config import GemmConfig, KernelSpec, launch_arguments
+from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.devices.emulator import EmulatorDevice
 from inductor_flydsl.dtypes import DType
 from inductor_flydsl.fusion import Fusion, Node, Tensor, TorchOps

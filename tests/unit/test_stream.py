@@ -8,7 +8,8 @@ import pytest
 
 from inductor_flydsl import stream
 from inductor_flydsl.arch import GFX950
-from inductor_flydsl.config import GemmConfig, launch_arguments
+from inductor_flydsl.arguments import launch_arguments
+from inductor_flydsl.config import GemmConfig
 from inductor_flydsl.errors import ConfigError
 from inductor_flydsl.model import predict
 from inductor_flydsl.problem import GemmProblem
