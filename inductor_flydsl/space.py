@@ -78,7 +78,7 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
             return "an epilogue that asks where an element lies has no grouped kernel"
         if max(p.batch, p.m, p.n) > INDEX_EXTENT:
             return f"an epilogue counts rows and columns up to {INDEX_EXTENT}"
-    strides = [stride for tensor in p.tensors for stride in tensor]
+    strides = [*p.outer, *(stride for tensor in p.tensors for stride in tensor)]
     if any(stride > INT32_MAX for stride in strides):
         return f"a stride of the epilogue's tensors ({max(strides)}) does not fit in 32 bits"
     for name in ("m", "n", "k", "lda", "ldb", "ldc", "a_inner", "b_inner", *BATCH_STRIDES):

@@ -7,6 +7,7 @@ and of kernels.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,28 @@ class Unfusable(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the elements of a product lie in a buffer: ``batch``·b + ``row``·m + n."""
+class Steps:
+    """Strides in elements along the batch, M and N, maybe symbolic.
+
+    Attributes:
+        heads: 0, or how many batches follow one another, ``batch`` apart, before the outer index
+            moves, which then is ``outer`` more from the first of them.
+    """
 
     batch: Any
     row: Any
+    column: Any
+    heads: int = 0
+    outer: Any = 0
+
+    def outer_of(self, heads: int) -> Any:
+        """The stride of the outer index where batches are taken as so many heads each."""
+        return self.outer if self.heads else self.batch * heads
+
+    @property
+    def lines(self) -> tuple[Any, ...]:
+        """All but that of neighbours along N."""
+        return (self.batch, self.row, self.outer)
 
 
 class Axes:
@@ -97,7 +115,7 @@ class Axes:
             raise Unfusable(f"index {index} is not linear")
         return strides, rest
 
-    def match(self, index: Any, place: Place) -> None:
+    def match(self, index: Any, place: Steps) -> None:
         """Take the loops' axes from a load of the product, or check that they are the same.
 
         Raises:
@@ -112,14 +130,14 @@ class Axes:
             raise Unfusable(f"the product is read at {index}, not element by element")
         self.dims = dims
 
-    def _sorted(self, strides: dict[Any, Any], place: Place) -> tuple[dict[Any, Any], ...]:
+    def _sorted(self, strides: dict[Any, Any], place: Steps) -> tuple[dict[Any, Any], ...]:
         dims: tuple[dict[Any, Any], ...] = ({}, {}, {})
         for symbol, stride in strides.items():
             axis, step = self._axis(stride, place)
             dims[axis][symbol] = step
         return dims
 
-    def _axis(self, stride: Any, place: Place) -> tuple[int, Any]:
+    def _axis(self, stride: Any, place: Steps) -> tuple[int, Any]:
         """Number of the axis that a stride walks, and how many of its places."""
         for axis, (extent, unit) in enumerate(
             zip(self.extents[:2], (place.batch, place.row), strict=True)
@@ -129,7 +147,7 @@ class Axes:
                 return axis, step
         return 2, stride
 
-    def _split(self, strides: dict[Any, Any], place: Place) -> dict[Any, Any]:
+    def _split(self, strides: dict[Any, Any], place: Steps) -> dict[Any, Any]:
         """Strides where no loop walks over the end of its axis into the next one."""
         done: dict[Any, Any] = {}
         waiting = dict(strides)
@@ -145,22 +163,28 @@ class Axes:
             waiting |= {inner: stride, outer: sympy.expand(stride * turns)}
         return done
 
-    def _goes_on(self, axis: int, place: Place) -> bool:
+    def _goes_on(self, axis: int, place: Steps) -> bool:
         """The place after the end of this axis is the next one of the axis outside."""
         ends = (place.row * self.extents[1], self.extents[2])[axis - 1]
         follows = place.row if axis == 2 and self.extents[1] != 1 else place.batch
         return same(ends, follows)
 
-    def strides(self, by_symbol: dict[Any, Any]) -> tuple[Any, Any, Any]:
-        """(batch, row, column) strides of a tensor with these strides by loop.
+    def strides(self, by_symbol: dict[Any, Any]) -> Steps:
+        """Of a tensor with these strides by loop.
 
         Raises:
             Unfusable: it has a negative stride, or none by axis.
         """
-        batch, row, column = self.steps(by_symbol)
-        if min(hint(step) for step in (batch, row, column)) < 0:
+        assert self.dims is not None
+        batches, *others = self.dims
+        if _step(batches, by_symbol) is None:
+            row, column = _steps(others, by_symbol)
+            found = _by_heads(batches, by_symbol, row, column)
+        else:
+            found = Steps(*self.steps(by_symbol))
+        if min(hint(step) for step in (*found.lines, found.column)) < 0:
             raise Unfusable("a tensor has a negative stride")
-        return batch, row, column
+        return found
 
     def steps(self, by_symbol: dict[Any, Any]) -> tuple[Any, Any, Any]:
         """How far a place further along the batch, M and N moves what moves so far by loop.
@@ -169,16 +193,38 @@ class Axes:
             Unfusable: loops of one axis move it by different amounts.
         """
         assert self.dims is not None
-        found = []
-        for dims in self.dims:
-            steps = [quotient(by_symbol[symbol], step) for symbol, step in dims.items()]
-            if any(s is None or not same(s, steps[0]) for s in steps):
-                raise Unfusable(
-                    "a tensor's strides do not follow the product's batches, rows and columns"
-                )
-            found.append(steps[0] if steps else 0)
-        batch, row, column = (int(v) if is_static(v) else v for v in found)
+        batch, row, column = _steps(self.dims, by_symbol)
         return batch, row, column
+
+
+def _steps(axes: Iterable[dict[Any, Any]], by_symbol: dict[Any, Any]) -> list[Any]:
+    found = [_step(dims, by_symbol) for dims in axes]
+    if None in found:
+        raise Unfusable("a tensor's strides do not follow the product's batches, rows and columns")
+    return found
+
+
+def _step(dims: dict[Any, Any], by_symbol: dict[Any, Any]) -> Any:
+    """How far a place further along one axis moves what moves so far by loop; None if that is not
+    one number."""
+    steps = [quotient(by_symbol[symbol], step) for symbol, step in dims.items()]
+    if any(s is None or not same(s, steps[0]) for s in steps):
+        return None
+    found = steps[0] if steps else 0
+    return int(found) if is_static(found) else found
+
+
+def _by_heads(dims: dict[Any, Any], by_symbol: dict[Any, Any], row: Any, column: Any) -> Steps:
+    """Strides of what moves differently along heads and along the batches outside of them."""
+    for heads in sorted(int(step) for step in dims.values() if is_static(step) and step != 1):
+        inner = {s: step for s, step in dims.items() if is_static(step) and int(step) < heads}
+        outside = {s: quotient(step, heads) for s, step in dims.items() if s not in inner}
+        if None in outside.values():
+            continue
+        batch, outer = _step(inner, by_symbol), _step(outside, by_symbol)
+        if batch is not None and outer is not None:
+            return Steps(batch, row, column, heads, outer)
+    raise Unfusable("a tensor's strides do not follow the product's batches, rows and columns")
 
 
 def _covers(dims: dict[Any, Any], ranges: dict[Any, Any], extent: Any) -> bool:

@@ -16,13 +16,34 @@ from ..dtypes import DType
 from ..errors import BadArgument
 from ..fusion import MAX_TENSORS, Fusion, Node, Store, Tensor
 from ..problem import TENSOR_STRIDES
-from .axes import Axes, Place, Unfusable
+from ..signature import TENSORS
+from . import compat
+from .axes import Axes, Steps, Unfusable
 from .extents import align, hint, is_multiple, is_static
 from .handlers import FLOATS, Handler, Read, Scan, Value, unwrap
-from .operands import BASE_BYTES, quads_aligned
+from .operands import BASE_BYTES, base_alignment, quads_aligned
 from .runtime import Launch
 
-__all__ = ["Plan", "Product", "Program", "Read", "Unfusable", "plan", "program"]
+__all__ = ["Plan", "Product", "Program", "Read", "Steps", "Unfusable", "plan", "program"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a kernel may store.
+
+    Attributes:
+        value: index of the program's node.
+        place: where its elements lie.
+        dtype: of the buffer.
+        base: bytes that divide the buffer's address.
+        updates: name of the buffer that it takes the place of, where it has none of its own.
+    """
+
+    value: int
+    place: Steps
+    dtype: DType
+    base: int = BASE_BYTES
+    updates: str | None = None
 
 
 @dataclass
@@ -31,22 +52,20 @@ class Program:
 
     Attributes:
         extents: (batch, M, N) of the product, maybe symbolic.
-        made: name of a buffer → (value, place): the product, then each node's result.
-        kinds: types of those buffers.
+        made: by names of buffers: the product, then each node's result.
     """
 
     extents: tuple[Any, Any, Any]
     nodes: list[Node] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
-    made: dict[str, tuple[int, Place]] = field(default_factory=dict)
-    kinds: dict[str, DType] = field(default_factory=dict)
+    made: dict[str, Result] = field(default_factory=dict)
 
     def emit(self, op: str, *args: int, **fields: Any) -> int:
         self.nodes.append(Node(op=op, args=args, **fields))
         return len(self.nodes) - 1
 
-    def add(self, name: str, pointwise: Any, layout: Any) -> None:
-        """Append the node that computes buffer ``name``.
+    def add(self, node: Any) -> None:
+        """Append a ComputedBuffer.
 
         Raises:
             Unfusable: it is no pointwise function of the product that a kernel can compute.
@@ -54,6 +73,8 @@ class Program:
         from torch._inductor import ir
         from torch._inductor.virtualized import V
 
+        name, pointwise = node.get_name(), node.data
+        layout, target = compat.stored_in(node)
         if not isinstance(pointwise, ir.Pointwise):
             raise Unfusable(f"{name} is a {type(pointwise).__name__}, not a pointwise function")
         if str(layout.dtype) not in FLOATS:
@@ -74,21 +95,29 @@ class Program:
             result = unwrap(pointwise.inner_fn(axes.index))
         if not isinstance(result, Value):
             raise Unfusable(f"{name} has no single value")
-        self.made[name] = (result.index, self._output(name, axes, layout))
-        self.kinds[name] = DType.parse(str(layout.dtype))
+        dtype, base = DType.parse(str(layout.dtype)), BASE_BYTES
+        if target is not None:
+            found, unsure = base_alignment(target, dtype.bytes)
+            base = dtype.bytes if unsure else found
+        updates = None if target is None else target.get_name()
+        place = self._output(name, axes, layout)
+        self.made[name] = Result(result.index, place, dtype, base, updates)
 
     def _match(self, axes: Axes, name: str | None, index: Any) -> None:
         if name in self.made:
-            axes.match(index, self.made[name][1])
+            place = self.made[name].place
+            if place.heads:
+                raise Unfusable(f"{name} has its heads side by side, and is read again")
+            axes.match(index, place)
 
-    def _output(self, name: str, axes: Axes, layout: Any) -> Place:
+    def _output(self, name: str, axes: Axes, layout: Any) -> Steps:
         at = sum(s * i for s, i in zip(layout.stride, axes.index, strict=True))
-        batch, row, column = axes.strides(axes.coefficients(sympy.sympify(at))[0])
+        steps = axes.strides(axes.coefficients(sympy.sympify(at))[0])
         _, m, n = self.extents
-        by_rows = (n == 1 or column == 1) and (m == 1 or hint(row) >= hint(n))
+        by_rows = (n == 1 or steps.column == 1) and (m == 1 or hint(steps.row) >= hint(n))
         if layout.offset != 0 or not by_rows:
             raise Unfusable(f"{name} is not stored row by row")
-        return Place(batch, row if m != 1 else n)
+        return replace(steps, row=steps.row if m != 1 else n, column=1)
 
     def fusion(self, aligned: Callable[[Read], bool], stores: tuple[Store, ...]) -> Fusion:
         """The program read so far.
@@ -106,9 +135,9 @@ class Program:
         tensors = tuple(
             Tensor(
                 dtype=r.dtype,
-                along_m=r.steps[1] != 0,
-                along_n=r.steps[2] != 0,
-                quads=r.steps[2] == 1 and is_multiple(self.extents[2], 4) and aligned(r),
+                along_m=r.steps.row != 0,
+                along_n=r.steps.column != 0,
+                quads=r.steps.column == 1 and is_multiple(self.extents[2], 4) and aligned(r),
             )
             for r in self.reads
         )
@@ -133,8 +162,8 @@ def program(name: str, product: Product, reads: list[Read]) -> Program:
     fusion = product.launch.problem.fusion
     started.nodes = list(fusion.nodes if fusion else (Node(op="acc"),))
     started.reads = list(reads)
-    started.made[name] = (len(started.nodes) - 1, Place(c_batch, ldc if m != 1 else n))
-    started.kinds[name] = product.launch.problem.out_dtype
+    place = Steps(c_batch, ldc if m != 1 else n, 1)
+    started.made[name] = Result(len(started.nodes) - 1, place, product.launch.problem.out_dtype)
     return started
 
 
@@ -165,6 +194,7 @@ class Plan:
         stores: buffers to pass after those: what the kernel stores beside its last value.
         dead: buffers that no longer exist.
         output: the buffer of the last value.
+        updates: of output and stores, those that are other buffers', by the names of these.
     """
 
     product: Product
@@ -172,6 +202,7 @@ class Plan:
     stores: tuple[str, ...]
     dead: tuple[str, ...]
     output: str
+    updates: dict[str, str]
 
 
 def plan(
@@ -195,38 +226,52 @@ def plan(
     """
     chain = program(name, product, reads)
     for node in nodes:
-        chain.add(node.get_name(), node.data, node.get_layout())
-    names = [name, *(n.get_name() for n in nodes)]
-    kept = [made for made in names if live(made)] or names[-1:]
+        chain.add(node)
+    made = chain.made
+    kept = [name for name in made if made[name].updates or live(name)] or list(made)[-1:]
+    _check_updates(chain, [made[name] for name in kept])
     # C gets what is computed last; of buffers with one value, the last.
-    output = max(reversed(kept), key=lambda made: chain.made[made][0])
-    del chain.nodes[chain.made[output][0] + 1 :]
-    stores = tuple(made for made in kept if made != output)
+    output = max(reversed(kept), key=lambda name: made[name].value)
+    del chain.nodes[made[output].value + 1 :]
+    stores = tuple(name for name in kept if name != output)
     grown = _grown(product, chain, output, stores)
-    dead = tuple(made for made in names if made not in kept)
-    return Plan(grown, tuple(chain.reads), stores, dead, output)
+    dead = tuple(name for name in made if name not in kept)
+    updates = {name: str(made[name].updates) for name in kept if made[name].updates}
+    return Plan(grown, tuple(chain.reads), stores, dead, output, updates)
+
+
+def _check_updates(chain: Program, results: list[Result]) -> None:
+    """A buffer that is updated in place is read at the very elements that are stored alone."""
+    for result in results:
+        own = [r for r in chain.reads if r.name == result.updates]
+        if any(r.offset != 0 or r.steps != result.place for r in own):
+            raise Unfusable(f"{result.updates} is updated in place and read at other elements too")
 
 
 def _grown(product: Product, chain: Program, output: str, stores: tuple[str, ...]) -> Product:
     """A product's kernel with a chain in it and these results."""
-    kind, place, n = chain.kinds[output], chain.made[output][1], chain.extents[2]
+    place, n = chain.made[output].place, chain.extents[2]
+    places = [*(read.steps for read in chain.reads), *(chain.made[name].place for name in stores)]
     numbers = {"ldc": place.row, "c_batch": place.batch}
-    places = [chain.made[name][1] for name in stores]
-    steps = [read.steps for read in chain.reads]
-    for index, strides in enumerate([*steps, *((p.batch, p.row, 1) for p in places)]):
-        for axis, step in zip(TENSOR_STRIDES, strides, strict=True):
-            numbers[f"t{index}_{axis}"] = step
+    for index, steps in enumerate(places):
+        numbers |= {f"t{index}_{axis}": getattr(steps, axis) for axis in TENSOR_STRIDES}
+    heads = _heads([place, *places])
+    if heads:
+        named = zip(("c", *TENSORS), (place, *places), strict=False)
+        numbers |= {f"{name}_outer": steps.outer_of(heads) for name, steps in named}
     stored = tuple(
-        Store(node=chain.made[name][0], dtype=chain.kinds[name], width=_width(chain, name))
-        for name in stores
+        Store(node=result.value, dtype=result.dtype, width=_width(chain, result))
+        for result in map(chain.made.__getitem__, stores)
     )
     grown = replace(
         product.launch.problem,
-        out_dtype=kind,
+        out_dtype=chain.made[output].dtype,
         # A store of several neighbours ends where a row does, for all N.
-        c_align=_aligned(chain, output, *(() if is_static(n) else (n,))),
+        c_align=_aligned(chain.made[output], *(() if is_static(n) else (n,))),
         fusion=chain.fusion(_quads_aligned, stored),
-        tensors=((0, 0, 0),) * (len(steps) + len(stores)),
+        tensors=((0, 0, 0),) * len(places),
+        heads=heads,
+        outer=(0,) * (1 + len(places)) if heads else (),
     ).at({name: hint(number) for name, number in numbers.items()})
     sizes = {name: e for name, e in product.sizes.items() if name not in numbers}
     sizes |= {name: number for name, number in numbers.items() if not is_static(number)}
@@ -234,16 +279,27 @@ def _grown(product: Product, chain: Program, output: str, stores: tuple[str, ...
     return Product(launch, sizes)
 
 
-def _aligned(chain: Program, name: str, *more: Any) -> int:
+def _heads(places: list[Steps]) -> int:
+    """Heads of the batches of what a kernel reads and stores; 0 where none tells them apart.
+
+    Raises:
+        Unfusable: some tell others apart than others.
+    """
+    found = sorted({steps.heads for steps in places} - {0})
+    if len(found) > 1:
+        raise Unfusable(f"tensors count the batch by {' and by '.join(map(str, found))}")
+    return found[0] if found else 0
+
+
+def _aligned(result: Result, *more: Any) -> int:
     """Bytes that divide the address of every row of a result, and these counts of elements."""
-    size, place = chain.kinds[name].bytes, chain.made[name][1]
-    counts = (place.row, place.batch, *more)
-    return max(align(BASE_BYTES, *(count * size for count in counts)), size)
+    size, counts = result.dtype.bytes, (*result.place.lines, *more)
+    return max(align(result.base, *(count * size for count in counts)), size)
 
 
-def _width(chain: Program, name: str) -> int:
+def _width(chain: Program, result: Result) -> int:
     """Bytes of one store of a result beside C: whole stores make up a row."""
-    return _aligned(chain, name, chain.extents[2])
+    return _aligned(result, chain.extents[2])
 
 
 def _quads_aligned(read: Read) -> bool:
@@ -252,5 +308,4 @@ def _quads_aligned(read: Read) -> bool:
 
     if read.name in V.graph.unaligned_buffers:
         return False
-    batch, row, _ = read.steps
-    return quads_aligned(BASE_BYTES, read.dtype.bytes, read.offset, batch, row)
+    return quads_aligned(BASE_BYTES, read.dtype.bytes, read.offset, *read.steps.lines)

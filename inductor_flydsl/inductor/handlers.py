@@ -15,7 +15,7 @@ import sympy
 
 from ..dtypes import DType
 from ..fusion import BINARY, COMPARE, CONDITIONS, INDEX_EXTENT, INDICES, LOGIC, UNARY, Node
-from .axes import Axes, Unfusable
+from .axes import Axes, Steps, Unfusable
 from .extents import is_static
 
 # Inductor's name of an operation → ours, where they differ.
@@ -37,15 +37,13 @@ class Read:
     Attributes:
         name: of Inductor's buffer.
         offset: first element, from the start of the buffer.
-        steps: strides in elements along the batch, M and N.
+        steps: strides.
         dtype: of its elements.
-
-    The numbers may be symbolic.
     """
 
     name: str
     offset: Any
-    steps: tuple[Any, Any, Any]
+    steps: Steps
     dtype: DType
 
 
@@ -117,7 +115,7 @@ class Handler:
     def load(self, name: str, index: Any) -> Value:
         owner, axes = self._owner, self._axes
         if name in owner.made:
-            return Value(owner.made[name][0])
+            return Value(owner.made[name].value)
         strides, offset = axes.coefficients(index)
         read = Read(name, offset, axes.strides(strides), _dtype_of(name))
         if read not in owner.reads:

@@ -73,6 +73,18 @@ class FlyDSLSchedulingMixin(BaseScheduling):
             contest.tell_apart(buffer.choice, node2, reason)
         return reason is None
 
+    def can_fuse_multi_outputs_template(self, node1: Any, node2: Any) -> bool:
+        """Also asked of nodes that Inductor itself would not join to a product: which write heads
+        side by side, or update an input in place."""
+        buffer = own_buffer(node1)
+        if buffer is None:
+            return bool(super().can_fuse_multi_outputs_template(node1, node2))
+        scheduler = self.scheduler  # type: ignore[attr-defined]
+        if not compat.follows_directly(scheduler, node1, node2):
+            return False
+        joining = [*node1.get_nodes()[1:], *node2.get_nodes()]
+        return _why_apart(scheduler, _of_buffer(buffer), node1, joining) is None
+
     def can_fuse_horizontal(self, node1: Any, node2: Any) -> bool:
         if own_buffer(node1) is None and own_buffer(node2) is None:
             return super().can_fuse_horizontal(node1, node2)
@@ -96,9 +108,10 @@ class FlyDSLSchedulingMixin(BaseScheduling):
             live = _live(self.scheduler, nodes)  # type: ignore[attr-defined]
             made = _plan(_of_buffer(buffer), nodes[1:], live)
             contest.tell_fused(buffer.choice, nodes[1:], made.stores)
-            product, output = made.product, made.output
+            product = made.product
+            output, *stores = (made.updates.get(n, n) for n in (made.output, *made.stores))
             fixed = len(extra) - len(buffer.product.launch.problem.tensors)
-            extra = [*extra[:fixed], *(_reference(read) for read in made.reads), *made.stores]
+            extra = [*extra[:fixed], *(_reference(read) for read in made.reads), *stores]
             V.graph.removed_buffers |= set(made.dead)
         for node in nodes:
             node.mark_run()
@@ -197,7 +210,7 @@ def _plan(kernel: _Kernel, nodes: list[Any], live: Callable[[str], bool]) -> epi
             raise epilogue.Unfusable(f"{node.get_name()} is a reduction")
         if len(node.get_nodes()) != 1 or len(node.get_outputs()) != 1:
             raise epilogue.Unfusable(f"{node.get_name()} is not one pointwise function")
-        if node.has_aliasing_or_mutation() or not isinstance(node.node, ir.ComputedBuffer):
+        if not isinstance(node.node, ir.ComputedBuffer) or not compat.updates_whole(node):
             raise epilogue.Unfusable(f"{node.get_name()} mutates or aliases a buffer")
         if str(node.node.get_device()) != product.launch.torch_device:
             raise epilogue.Unfusable(f"{node.get_name()} is on {node.node.get_device()}")
@@ -207,11 +220,15 @@ def _plan(kernel: _Kernel, nodes: list[Any], live: Callable[[str], bool]) -> epi
     read_first = len(kernel.operands) - len(problem.tensors)
     for index, x in enumerate(kernel.operands[read_first:]):
         fixed = zip(TENSOR_STRIDES, problem.tensors[index], strict=True)
-        batch, row, column = (product.sizes.get(f"t{index}_{axis}", step) for axis, step in fixed)
+        steps = (product.sizes.get(f"t{index}_{axis}", step) for axis, step in fixed)
         dtype = DType.parse(str(x.get_dtype()))
         offset = x.get_layout().offset
-        reads.append(epilogue.Read(x.get_name(), offset, (batch, row, column), dtype))
-    return epilogue.plan(kernel.name, product, reads, [n.node for n in nodes], live)
+        reads.append(epilogue.Read(x.get_name(), offset, epilogue.Steps(*steps), dtype))
+    made = epilogue.plan(kernel.name, product, reads, [n.node for n in nodes], live)
+    taken = {x.get_name() for x in kernel.operands[:read_first]} & set(made.updates.values())
+    if taken:
+        raise epilogue.Unfusable(f"{min(taken)} is updated in place, and an operand of the product")
+    return made
 
 
 def _reference(read: epilogue.Read) -> str:

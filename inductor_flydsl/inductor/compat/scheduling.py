@@ -29,6 +29,47 @@ def used_outside(scheduler: Any, name: str, inside: set[str]) -> bool:
     return any(user.node.get_name() not in inside for user in users)
 
 
+def stored_in(node: Any) -> tuple[Any, Any]:
+    """Layout of a ComputedBuffer, and the buffer whose elements it updates in place, or None."""
+    from torch._inductor import ir
+
+    layout = node.get_layout()
+    if not isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+        return layout, None
+    return layout.real_layout(), layout.get_buffer()
+
+
+def updates_whole(node: Any) -> bool:
+    """A scheduler node does no more to memory than to write a buffer, or to update one in place,
+    as it lies."""
+    from torch._inductor import ir
+
+    if not node.has_aliasing_or_mutation():
+        return True
+    layout = node.node.get_layout() if isinstance(node.node, ir.ComputedBuffer) else None
+    if not isinstance(layout, ir.MutationLayoutSHOULDREMOVE):
+        return False
+    target = layout.target
+    while isinstance(target, ir.MutableBox):
+        target = target.data
+    return isinstance(target, ir.Buffer) and isinstance(target.layout, ir.FixedLayout)
+
+
+def follows_directly(scheduler: Any, first: Any, follower: Any) -> bool:
+    """A plain scheduler node reads what another one writes, and nothing has to run in between."""
+    from torch._inductor.scheduler import FusedSchedulerNode, SchedulerNode
+
+    if type(follower) not in (SchedulerNode, FusedSchedulerNode) or follower.is_template():
+        return False
+    operations, names = first.get_operation_names(), first.get_buffer_names()
+    renames = scheduler.mutation_renames
+    waits = {renames.get(d.name, d.name) for d in follower.unmet_dependencies}
+    if not waits & names or follower.get_operation_names() & first.ancestors:
+        return False
+    makers = {scheduler.name_to_buf[name].defining_op_name() for name in waits - names}
+    return not any(operations & scheduler.name_to_fused_node[op].ancestors for op in makers)
+
+
 def open_choices(node: Any) -> list[Any]:
     """The choices of an op that the scheduler is still to decide; none for any other node."""
     from torch._inductor import ir
