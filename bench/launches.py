@@ -21,8 +21,9 @@ from typing import Any
 
 CHECKED = 64
 """Elements of C that are compared, of those that the sampled workgroups wrote."""
-LEAST_WRITTEN = 0.5
-"""Of the share of C that the sampled workgroups stand for; the last tiles may be partial."""
+LEAST_WRITTEN = 0.25
+"""Of the share of C that the sampled workgroups stand for; the last tiles may be partial, and those
+that workgroups share are fewer than these."""
 FEW_A_CU = 4
 """Workgroups a CU, of a grouped product, up to which those of whole CUs are sampled."""
 

@@ -376,6 +376,8 @@ def _dealt(work: Workload, tile: Tile, arch: Arch, c: ModelConstants) -> _Deal:
         return _Deal(full, rest, resident, one, one, shared * tile.partial)
     full, left = divmod(tiles, cus)
     shared = left * stream.shares(split, tile.stream_k) * tile.tile_m * tile.tile_n
+    # The busiest workgroups leave and sum two shares.
+    shared *= min(2, tile.stream_k)
     one = _group(work, tile._replace(split_k=1), arch, c)
     end = _group(work, tile._replace(split_k=split / tile.stream_k), arch, c)
     rest = split * stream.chains(left, tile.stream_k)

@@ -37,6 +37,8 @@ TILE_K = (32, 64, 128)
 TILE_K_SCALED = (128, 256, 512)
 # With more, kernels that gather an operand spill registers (256x256 tiles of 8 waves, by 61).
 GATHER_ACCUMULATORS = 64
+# Beyond, workgroups that sum two tiles in turn spill (256x256 tiles of 8 waves, by 18 registers).
+TWO_PLACES_ACCUMULATORS = 64
 # Registers of a staged kernel that are neither accumulators nor fragments, at the least.
 ADDRESSES = 16
 # Waves of a workgroup that are one a SIMD.
@@ -243,6 +245,11 @@ def _stream_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str |
         return f"{given}: more workgroups than tiles share them"
     if not config.shares:
         return f"{given}: some tiles would be shared by more workgroups than others"
+    if config.stream_k > 1 and config.accumulators > TWO_PLACES_ACCUMULATORS:
+        return (
+            f"{given}: {config.accumulators} accumulators leave too few registers for a workgroup "
+            f"that has two tiles in turn, {TWO_PLACES_ACCUMULATORS} at most"
+        )
     tiles_m, tiles_n = config.tiles(problem)
     tiles = tiles_m * tiles_n * problem.batch
     if tiles == config.whole(problem, arch.compute_units):
@@ -405,15 +412,16 @@ def _split_configs(configs: list[GemmConfig], shortest: int) -> Iterator[GemmCon
 
 
 # (workgroups, tiles that they share)
-_STREAMS = ((2, 1), (3, 1), (4, 1), (6, 1), (8, 1))
+_STREAMS = ((2, 1), (3, 1), (4, 1), (6, 1), (8, 1), (3, 2), (4, 3))
 
 
 def _stream_configs(configs: list[GemmConfig], shortest: int) -> Iterator[GemmConfig]:
     """Stream-K pays where rounds are long: with large tiles, one a compute unit at a time."""
     for config, (split, tiles) in itertools.product(configs, _STREAMS):
         large = config.pipeline == "hti" and config.tile_m * config.tile_n > 128 * 128
-        few = config.accumulators * split <= 512
-        if config.xcd_remap and large and few and config.tile_k > shortest:
+        few = config.accumulators * split <= 1024
+        alone = tiles == 1 or config.accumulators <= TWO_PLACES_ACCUMULATORS
+        if config.xcd_remap and large and few and alone and config.tile_k > shortest:
             yield replace(config, split_k=split, stream_k=tiles)
 
 

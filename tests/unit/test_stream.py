@@ -71,6 +71,7 @@ def test_names_and_json() -> None:
         (4608, {"split_k": 1}, "more workgroups than tiles"),
         (4608, {"split_k": 3, "stream_k": 3}, "more workgroups than tiles"),
         (4608, {"split_k": 5, "stream_k": 3}, "more workgroups than others"),
+        (4608, {"split_k": 3, "stream_k": 2}, "two tiles in turn, 64 at most"),
         (4608, {"split_k": 128}, "exceeds the 64 K steps"),
     ],
 )
