@@ -11,13 +11,13 @@ from .config import GemmConfig, KernelSpec, start
 from .division import divider
 from .grouping import Axis
 from .problem import TENSOR_STRIDES, GemmProblem
-from .signature import HEADS, SCALE_STRIDES, SCALES, TENSORS, TURNS
+from .signature import HEADS, OUTER, SCALE_STRIDES, SCALES, TENSORS, TURNS
 
 
 def launch_arguments(
     problem: GemmProblem, config: GemmConfig, compute_units: int = GFX950.compute_units
 ) -> dict[str, int]:
-    """The integers a kernel takes, by the names of `signature.INTEGERS`.
+    """The integers a kernel takes, by the names of `signature.LONGS` and `INTEGERS`.
 
     ``grid`` is the number of workgroups of one batch, of stream-K of all; those not named here are
     zero.
@@ -41,7 +41,7 @@ def launch_arguments(
             values[f"t{index}_{axis}"] = stride
     if p.heads:
         values |= _divisor(HEADS, p.heads)
-        values |= zip((f"{name}_outer" for name in ("c", *TENSORS)), p.outer, strict=False)
+        values |= zip((f"{name}_outer" for name in OUTER), p.outer, strict=False)
     for name, scales in (("a", p.a_scales), ("b", p.b_scales)):
         if scales is not None:
             values |= {f"{name}_scale_{of}": getattr(scales, of) for of in SCALE_STRIDES}

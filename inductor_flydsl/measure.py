@@ -22,7 +22,17 @@ from .config import GemmConfig
 from .devices.base import Clock, Device, Kernel
 from .errors import WrongNumbers
 from .grouping import Split
-from .numerics import Accuracy, accuracy, check, check_bytes, compare, launches, operands, reduced
+from .numerics import (
+    Accuracy,
+    accuracy,
+    check,
+    check_bytes,
+    compare,
+    launches,
+    nearer,
+    operands,
+    reduced,
+)
 from .problem import GemmProblem
 from .records import NOT_MEASURED, Measurement, now_utc
 
@@ -82,7 +92,7 @@ def measure_many(
         and the reason. Only KeyboardInterrupt and SystemExit leave this function.
     """
     draw = secrets.randbits(30) if seed is None else seed
-    session = _Session(device, problem, draw, deadline)
+    session = _Session(device, nearer(problem), draw, deadline)
     runs = [_Run(config, artifact, index) for index, (config, artifact) in enumerate(candidates)]
     for run in runs:
         begin(run.index)

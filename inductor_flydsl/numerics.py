@@ -43,6 +43,8 @@ STEADY_STEPS = 2
 # which fp32 accumulates; none may be off by more than that order can explain.
 OUTLIER_SHARE = 1e-3
 GUARD_ELEMENTS = 256
+# Strides of batches, in elements: those over FAR are measured as multiples of NEAR.
+FAR, NEAR = 2**28, 2**16
 # fp32 roundings that the operations of a fused program may add up to, elementary functions of
 # one to two units each among them.
 FUSED_ROUNDINGS = 32
@@ -99,6 +101,25 @@ def reduced(problem: GemmProblem, config: GemmConfig) -> GemmProblem:
     small = replace(problem, **extents, batch=min(problem.batch, 2), grouping=grouping)
     same = KernelSpec.of(small, config) == KernelSpec.of(problem, config)
     return small if same else problem
+
+
+def nearer(problem: GemmProblem) -> GemmProblem:
+    """`problem` with batches that lie far apart moved together: the same kernel does the same, and
+    memory for the gaps is not asked for."""
+    p = problem
+    a_k, b_k = p.k // p.dtype.packed, p.k // p.b_type.packed
+    found = {}
+    for name, along_k, (rows, k), ld, inner in (
+        ("a_batch", p.layout.a_k_contiguous, (p.m, a_k), p.lda, p.a_inner),
+        ("b_batch", p.layout.b_k_contiguous, (p.n, b_k), p.ldb, p.b_inner),
+        ("c_batch", False, (p.n, p.m), p.ldc, 1),
+    ):
+        lines, length = (rows, k) if along_k else (k, rows)
+        extent = (lines - 1) * ld + (length - 1) * inner + 1
+        near = -(-extent // NEAR) * NEAR
+        if getattr(p, name) > FAR and near < getattr(p, name):
+            found[name] = near
+    return problem.at(found) if found else problem
 
 
 def _cut(extent: int, tile: int, whole: int) -> int:

@@ -12,9 +12,14 @@ TENSORS = tuple(f"t{i}" for i in range(MAX_TENSORS))
 # E8M0 block scales of A and of B.
 SCALES = ("a_scale", "b_scale")
 SCALE_STRIDES = ("row", "block", "batch")
+# What there is an outer stride of: from one outer index of batches to the next.
+OUTER = ("c", *TENSORS)
 # Byte addresses: C, A, B, the operands of the epilogue, block scales, scratch memory of split-K
 # kernels, and the ends of the groups of a grouped problem (32-bit integers).
 POINTERS = ("c", "a", "b", *TENSORS, *SCALES, "workspace", "counters", "offsets")
+# 64-bit integers: strides from one batch, group or outer index of batches to the next.
+LONGS: tuple[str, ...] = tuple(f"{name}_batch" for name in ("a", "b", "c", *TENSORS, *SCALES))
+LONGS += tuple(f"{name}_outer" for name in OUTER)
 # 32-bit integers. Strides are in stored elements, those of scales in bytes; `k_split` is the K
 # extent of one split, `whole` the tiles that stream-K leaves in one piece.
 INTEGERS: tuple[str, ...] = (
@@ -30,14 +35,12 @@ INTEGERS: tuple[str, ...] = (
     "k_split",
     "whole",
 )
-INTEGERS += ("batch", "a_batch", "b_batch", "c_batch", "groups")
+INTEGERS += ("batch", "groups")
 # Divisors by which a workgroup finds its tile, `arguments.turns`, each with its `division.divider`.
 TURNS = ("tiles", "turn", "rest")
 INTEGERS += tuple(f"{turn}{part}" for turn in TURNS for part in ("", "_multiplier", "_shift"))
-INTEGERS += tuple(f"{t}_{axis}" for t in TENSORS for axis in ("batch", "row", "column"))
-# Batches that follow one another before the outer index of batches moves, as a divisor; and strides
-# from one outer index to the next.
+INTEGERS += tuple(f"{t}_{axis}" for t in TENSORS for axis in ("row", "column"))
+# Batches that follow one another before the outer index of batches moves, as a divisor.
 HEADS = "heads"
 INTEGERS += tuple(f"{HEADS}{part}" for part in ("", "_multiplier", "_shift"))
-INTEGERS += tuple(f"{name}_outer" for name in ("c", *TENSORS))
-INTEGERS += tuple(f"{scale}_{axis}" for scale in SCALES for axis in SCALE_STRIDES)
+INTEGERS += tuple(f"{scale}_{axis}" for scale in SCALES for axis in ("row", "block"))

@@ -28,6 +28,8 @@ from .problem import BATCH_STRIDES, DType, GemmProblem
 from .scaling import BLOCK, ScaleLayout
 
 INT32_MAX = 2**31 - 1
+# Of user space on x86-64, which HIP shares.
+ADDRESSES_MAX = 2**47 - 1
 # A buffer descriptor counts bytes in 32 bits (CDNA4 ISA guide, buffer resource descriptor), and
 # per-lane offsets are kept signed.
 BUFFER_BYTES = 2**31 - 1
@@ -80,19 +82,21 @@ def problem_limit(problem: GemmProblem, arch: Arch) -> str | None:
             return "an epilogue that asks where an element lies has no grouped kernel"
         if max(p.batch, p.m, p.n) > INDEX_EXTENT:
             return f"an epilogue counts rows and columns up to {INDEX_EXTENT}"
-    strides = [*p.outer, *(stride for tensor in p.tensors for stride in tensor)]
+    strides = [stride for _, *steps in p.tensors for stride in steps]
     if any(stride > INT32_MAX for stride in strides):
         return f"a stride of the epilogue's tensors ({max(strides)}) does not fit in 32 bits"
-    for name in ("m", "n", "k", "lda", "ldb", "ldc", "a_inner", "b_inner", *BATCH_STRIDES):
+    for name in ("m", "n", "k", "lda", "ldb", "ldc", "a_inner", "b_inner"):
         if getattr(p, name) > INT32_MAX:
             return f"{name}={getattr(p, name)} does not fit in 32 bits"
+    apart = [*(getattr(p, name) for name in BATCH_STRIDES), *(t[0] for t in p.tensors), *p.outer]
+    apart += [scales.batch for scales in (p.a_scales, p.b_scales) if scales is not None]
+    if max(apart) > ADDRESSES_MAX:
+        return f"batches {max(apart)} elements apart are over the {ADDRESSES_MAX} of an address"
     for name, rows, scales in (("A", p.m, p.a_scales), ("B", p.n, p.b_scales)):
         if scales is None:
             continue
         if scales.bytes(rows, p.k) > BUFFER_BYTES:
             return f"the scales of {name} span over the {BUFFER_BYTES} bytes of a descriptor"
-        if scales.batch > INT32_MAX:
-            return f"scales of {name} {scales.batch} bytes apart do not fit in 32 bits"
     return None
 
 

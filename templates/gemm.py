@@ -11,7 +11,7 @@ import flydsl.compiler as flyc
 import flydsl.expr as fx
 from flydsl.expr import const_expr
 
-from ..signature import INTEGERS, POINTERS
+from ..signature import INTEGERS, LONGS, POINTERS
 from . import grouped, hti, ops, rolled, staged, stream_k
 from .workgroup import Launched, Sizes, Workgroup
 
@@ -22,7 +22,7 @@ def build(spec: Any) -> Any:
     """The FlyDSL launcher of a KernelSpec.
 
     Returns:
-        A ``flyc.jit`` function of POINTERS, INTEGERS (Int32) and a Stream.
+        A ``flyc.jit`` function of POINTERS, LONGS (Int64), INTEGERS (Int32) and a Stream.
     """
     body = BODIES[spec.config.pipeline]
     threads = spec.config.threads
@@ -45,6 +45,20 @@ def build(spec: Any) -> Any:
         workspace: fx.Pointer,
         counters: fx.Pointer,
         offsets: fx.Pointer,
+        a_batch: fx.Int64,
+        b_batch: fx.Int64,
+        c_batch: fx.Int64,
+        t0_batch: fx.Int64,
+        t1_batch: fx.Int64,
+        t2_batch: fx.Int64,
+        t3_batch: fx.Int64,
+        a_scale_batch: fx.Int64,
+        b_scale_batch: fx.Int64,
+        c_outer: fx.Int64,
+        t0_outer: fx.Int64,
+        t1_outer: fx.Int64,
+        t2_outer: fx.Int64,
+        t3_outer: fx.Int64,
         m: fx.Int32,
         n: fx.Int32,
         k: fx.Int32,
@@ -57,9 +71,6 @@ def build(spec: Any) -> Any:
         k_split: fx.Int32,
         whole: fx.Int32,
         batch: fx.Int32,
-        a_batch: fx.Int32,
-        b_batch: fx.Int32,
-        c_batch: fx.Int32,
         groups: fx.Int32,
         tiles: fx.Int32,
         tiles_multiplier: fx.Int32,
@@ -70,32 +81,21 @@ def build(spec: Any) -> Any:
         rest: fx.Int32,
         rest_multiplier: fx.Int32,
         rest_shift: fx.Int32,
-        t0_batch: fx.Int32,
         t0_row: fx.Int32,
         t0_column: fx.Int32,
-        t1_batch: fx.Int32,
         t1_row: fx.Int32,
         t1_column: fx.Int32,
-        t2_batch: fx.Int32,
         t2_row: fx.Int32,
         t2_column: fx.Int32,
-        t3_batch: fx.Int32,
         t3_row: fx.Int32,
         t3_column: fx.Int32,
         heads: fx.Int32,
         heads_multiplier: fx.Int32,
         heads_shift: fx.Int32,
-        c_outer: fx.Int32,
-        t0_outer: fx.Int32,
-        t1_outer: fx.Int32,
-        t2_outer: fx.Int32,
-        t3_outer: fx.Int32,
         a_scale_row: fx.Int32,
         a_scale_block: fx.Int32,
-        a_scale_batch: fx.Int32,
         b_scale_row: fx.Int32,
         b_scale_block: fx.Int32,
-        b_scale_batch: fx.Int32,
     ):
         pointers = (
             c,
@@ -111,6 +111,22 @@ def build(spec: Any) -> Any:
             counters,
             offsets,
         )
+        longs = (
+            a_batch,
+            b_batch,
+            c_batch,
+            t0_batch,
+            t1_batch,
+            t2_batch,
+            t3_batch,
+            a_scale_batch,
+            b_scale_batch,
+            c_outer,
+            t0_outer,
+            t1_outer,
+            t2_outer,
+            t3_outer,
+        )
         integers = (
             m,
             n,
@@ -124,9 +140,6 @@ def build(spec: Any) -> Any:
             k_split,
             whole,
             batch,
-            a_batch,
-            b_batch,
-            c_batch,
             groups,
             tiles,
             tiles_multiplier,
@@ -137,39 +150,29 @@ def build(spec: Any) -> Any:
             rest,
             rest_multiplier,
             rest_shift,
-            t0_batch,
             t0_row,
             t0_column,
-            t1_batch,
             t1_row,
             t1_column,
-            t2_batch,
             t2_row,
             t2_column,
-            t3_batch,
             t3_row,
             t3_column,
             heads,
             heads_multiplier,
             heads_shift,
-            c_outer,
-            t0_outer,
-            t1_outer,
-            t2_outer,
-            t3_outer,
             a_scale_row,
             a_scale_block,
-            a_scale_batch,
             b_scale_row,
             b_scale_block,
-            b_scale_batch,
         )
         addresses = {n: fx.Int64(fx.ptrtoint(p)) for n, p in zip(POINTERS, pointers, strict=True)}
         if const_expr(spec.ragged is None):
             # Loaded together with the integers, not one by one where they are first used.
             addresses |= {n: ops.from_here(addresses[n]) for n in spec.pointers}
             ops.keep_order()
-        sizes = Sizes(**dict(zip(INTEGERS, integers, strict=True)))
+        numbers = zip((*LONGS, *INTEGERS), (*longs, *integers), strict=True)
+        sizes = Sizes(**dict(numbers))
         launched = Launched.of(spec, addresses, sizes)
         if const_expr(spec.ragged is not None):
             grouped.walk(launched, body)
@@ -192,6 +195,20 @@ def build(spec: Any) -> Any:
         workspace: fx.Pointer,
         counters: fx.Pointer,
         offsets: fx.Pointer,
+        a_batch: fx.Int64,
+        b_batch: fx.Int64,
+        c_batch: fx.Int64,
+        t0_batch: fx.Int64,
+        t1_batch: fx.Int64,
+        t2_batch: fx.Int64,
+        t3_batch: fx.Int64,
+        a_scale_batch: fx.Int64,
+        b_scale_batch: fx.Int64,
+        c_outer: fx.Int64,
+        t0_outer: fx.Int64,
+        t1_outer: fx.Int64,
+        t2_outer: fx.Int64,
+        t3_outer: fx.Int64,
         m: fx.Int32,
         n: fx.Int32,
         k: fx.Int32,
@@ -204,9 +221,6 @@ def build(spec: Any) -> Any:
         k_split: fx.Int32,
         whole: fx.Int32,
         batch: fx.Int32,
-        a_batch: fx.Int32,
-        b_batch: fx.Int32,
-        c_batch: fx.Int32,
         groups: fx.Int32,
         tiles: fx.Int32,
         tiles_multiplier: fx.Int32,
@@ -217,32 +231,21 @@ def build(spec: Any) -> Any:
         rest: fx.Int32,
         rest_multiplier: fx.Int32,
         rest_shift: fx.Int32,
-        t0_batch: fx.Int32,
         t0_row: fx.Int32,
         t0_column: fx.Int32,
-        t1_batch: fx.Int32,
         t1_row: fx.Int32,
         t1_column: fx.Int32,
-        t2_batch: fx.Int32,
         t2_row: fx.Int32,
         t2_column: fx.Int32,
-        t3_batch: fx.Int32,
         t3_row: fx.Int32,
         t3_column: fx.Int32,
         heads: fx.Int32,
         heads_multiplier: fx.Int32,
         heads_shift: fx.Int32,
-        c_outer: fx.Int32,
-        t0_outer: fx.Int32,
-        t1_outer: fx.Int32,
-        t2_outer: fx.Int32,
-        t3_outer: fx.Int32,
         a_scale_row: fx.Int32,
         a_scale_block: fx.Int32,
-        a_scale_batch: fx.Int32,
         b_scale_row: fx.Int32,
         b_scale_block: fx.Int32,
-        b_scale_batch: fx.Int32,
         stream: fx.Stream,
     ):
         kernel(
@@ -258,6 +261,20 @@ def build(spec: Any) -> Any:
             workspace,
             counters,
             offsets,
+            a_batch,
+            b_batch,
+            c_batch,
+            t0_batch,
+            t1_batch,
+            t2_batch,
+            t3_batch,
+            a_scale_batch,
+            b_scale_batch,
+            c_outer,
+            t0_outer,
+            t1_outer,
+            t2_outer,
+            t3_outer,
             m,
             n,
             k,
@@ -270,9 +287,6 @@ def build(spec: Any) -> Any:
             k_split,
             whole,
             batch,
-            a_batch,
-            b_batch,
-            c_batch,
             groups,
             tiles,
             tiles_multiplier,
@@ -283,32 +297,21 @@ def build(spec: Any) -> Any:
             rest,
             rest_multiplier,
             rest_shift,
-            t0_batch,
             t0_row,
             t0_column,
-            t1_batch,
             t1_row,
             t1_column,
-            t2_batch,
             t2_row,
             t2_column,
-            t3_batch,
             t3_row,
             t3_column,
             heads,
             heads_multiplier,
             heads_shift,
-            c_outer,
-            t0_outer,
-            t1_outer,
-            t2_outer,
-            t3_outer,
             a_scale_row,
             a_scale_block,
-            a_scale_batch,
             b_scale_row,
             b_scale_block,
-            b_scale_batch,
         ).launch(grid=(grid, layers(batch), 1), block=(threads, 1, 1), stream=stream)
 
     return launch
@@ -316,5 +319,6 @@ def build(spec: Any) -> Any:
 
 def placeholders() -> tuple[Any, ...]:
     """Arguments that compile a launcher without launching it."""
-    integers = tuple(fx.Int32(1) for _ in INTEGERS)
-    return (*(flyc.from_c_void_p(fx.Uint8, None) for _ in POINTERS), *integers, fx.Stream(None))
+    pointers = (flyc.from_c_void_p(fx.Uint8, None) for _ in POINTERS)
+    longs, integers = (fx.Int64(1) for _ in LONGS), (fx.Int32(1) for _ in INTEGERS)
+    return (*pointers, *longs, *integers, fx.Stream(None))

@@ -11,7 +11,7 @@ import flydsl.expr as fx
 from ..config import start as start_of
 from ..grouping import Axis
 from ..scaling import BLOCK, TILE_BLOCKS, TILE_BYTES, TILE_ROWS
-from ..signature import HEADS, INTEGERS, POINTERS
+from ..signature import HEADS, INTEGERS, LONGS, POINTERS
 from . import ops
 from .loads import Geometry, Operand
 from .scales import BlockScales, Source
@@ -19,9 +19,11 @@ from .tiles import divisor, in_turns, remap_xcd
 
 TYPES = {"bfloat16": fx.BFloat16, "float16": fx.Float16, "float32": fx.Float32}
 # Of an argument in memory.
-POINTER_BYTES, INTEGER_BYTES = 8, 4
+LONG_BYTES, INTEGER_BYTES = 8, 4
 # The integers of a launch, as FlyDSL values.
-Sizes = make_dataclass("Sizes", [(name, Any) for name in INTEGERS], frozen=True, kw_only=True)
+Sizes = make_dataclass(
+    "Sizes", [(name, Any) for name in (*LONGS, *INTEGERS)], frozen=True, kw_only=True
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +55,15 @@ class Launched:
     def again(self) -> Launched:
         """The same, its arguments to be read anew: kept over a loop they would fill registers."""
         at = ops.from_here(ops.kernel_arguments())
-        addresses, sizes = {}, {}
-        for name in POINTERS:
-            addresses[name] = ops.load_constant(at, fx.Int64)
-            at = at + POINTER_BYTES
+        longs, sizes = {}, {}
+        for name in (*POINTERS, *LONGS):
+            longs[name] = ops.load_constant(at, fx.Int64)
+            at = at + LONG_BYTES
         for name in INTEGERS:
             sizes[name] = ops.load_constant(at)
             at = at + INTEGER_BYTES
-        return replace(self, addresses=addresses, sizes=Sizes(**sizes))
+        addresses = {name: longs.pop(name) for name in POINTERS}
+        return replace(self, addresses=addresses, sizes=Sizes(**longs, **sizes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,18 +290,18 @@ def _of_batch(spec: Any, addresses: dict[str, Any], sizes: Any, batch: Any) -> d
             continue
         moved[name] = addresses[name] + batch_offset(spec, sizes, name, batch) * dtype.bytes
         if spec.block_scaled and name != "c":
-            step = fx.Int64(getattr(sizes, f"{name}_scale_batch"))
+            step = getattr(sizes, f"{name}_scale_batch")
             moved[f"{name}_scale"] = addresses[f"{name}_scale"] + fx.Int64(batch) * step
     return moved
 
 
 def batch_offset(spec: Any, sizes: Any, name: str, batch: Any) -> Any:
     """Elements from the start of C, A, B or a tensor of the epilogue to a batch or group of it."""
-    stride = fx.Int64(getattr(sizes, f"{name}_batch"))
+    stride = getattr(sizes, f"{name}_batch")
     if not spec.heads or name in ("a", "b"):
         return fx.Int64(batch) * stride
     outer, head = ops.divide_by(batch, divisor(sizes, HEADS))
-    return fx.Int64(outer) * fx.Int64(getattr(sizes, f"{name}_outer")) + fx.Int64(head) * stride
+    return fx.Int64(outer) * getattr(sizes, f"{name}_outer") + fx.Int64(head) * stride
 
 
 def _of_each(spec: Any) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LaunchFailed
-from ..signature import INTEGERS, POINTERS
+from ..signature import INTEGERS, LONGS, POINTERS
 from .artifact import Artifact
 
 _loaded: dict[tuple[str, str], HostFunction] = {}
@@ -32,15 +32,16 @@ class HostFunction:
         """Fix the integers; what is left to pass at a call are addresses and a stream.
 
         Args:
-            integers: by names of `signature.INTEGERS`; the rest are zero.
+            integers: by names of `signature.LONGS` and `INTEGERS`; the rest are zero.
 
         Raises:
             LaunchFailed: a name that no kernel takes.
         """
-        unknown = set(integers) - set(INTEGERS)
+        names = (*LONGS, *INTEGERS)
+        unknown = set(integers) - set(names)
         if unknown:
-            raise LaunchFailed(f"kernels take no {sorted(unknown)}; they take {INTEGERS}")
-        values = tuple(integers.get(name, 0) for name in INTEGERS)
+            raise LaunchFailed(f"kernels take no {sorted(unknown)}; they take {names}")
+        values = tuple(integers.get(name, 0) for name in names)
         return BoundLaunch(self._function, values, self)
 
 
@@ -55,7 +56,8 @@ class BoundLaunch:
 
     def _make_slots(self) -> tuple[Any, ...]:
         pointers = {name: ctypes.c_void_p() for name in POINTERS}
-        values = [ctypes.c_int32(v) for v in self._integers]
+        kinds = [ctypes.c_int64] * len(LONGS) + [ctypes.c_int32] * len(INTEGERS)
+        values = [kind(v) for kind, v in zip(kinds, self._integers, strict=True)]
         stream = ctypes.c_void_p()
         slots = [*pointers.values(), *values, stream]
         packed = (ctypes.c_void_p * len(slots))(*(ctypes.addressof(s) for s in slots))

@@ -155,7 +155,7 @@ def _beyond_c(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
         (_one_element, "1 of 7680 elements are wrong, worst at [17, 3]"),
         (_unwritten, "80 of 7680 elements are NaN or unwritten, first [95, 0]"),
         (_low_precision_sums, "elements are"),
-        (_beyond_c, "1 elements outside of C were written"),
+        (_beyond_c, "1 elements outside of an output were written"),
     ],
 )
 @pytest.mark.parametrize("out", ["bf16", "fp32"])

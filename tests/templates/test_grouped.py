@@ -19,7 +19,7 @@ from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.dtypes import DType
 from inductor_flydsl.fusion import Fusion, Node, Tensor
 from inductor_flydsl.problem import GemmProblem
-from inductor_flydsl.signature import INTEGERS, POINTERS
+from inductor_flydsl.signature import INTEGERS, LONGS, POINTERS
 
 STAGED = GemmConfig(
     tile_m=32, tile_n=64, tile_k=32, stages=3, waves_m=1, waves_n=2, group_m=2, xcd_remap=True
@@ -173,9 +173,9 @@ def test_arguments_lie_where_a_tile_reads_them_again():
     _, text = compile_to_bytes(spec, "gfx950", "emulator")
     kernel = emulator.load_program(text).kernel(spec.name)
     found = [(a.offset, a.size) for a in kernel.args if not a.kind.startswith("hidden_")]
-    pointers = [(8 * i, 8) for i in range(len(POINTERS))]
-    integers = [(8 * len(POINTERS) + 4 * i, 4) for i in range(len(INTEGERS))]
-    assert found == pointers + integers
+    longs = [(8 * i, 8) for i in range(len(POINTERS) + len(LONGS))]
+    integers = [(8 * len(longs) + 4 * i, 4) for i in range(len(INTEGERS))]
+    assert found == longs + integers
 
 
 STRIDES = {

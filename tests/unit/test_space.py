@@ -40,6 +40,7 @@ def test_an_epilogue_counts_rows() -> None:
         ({"fusion": COUNTING, "m": 2**22 + 1}, "rows and columns up to 4194304"),
         ({"fusion": COUNTING, **GROUPED}, "has no grouped kernel"),
         ({"k": 2**31, "lda": 2**31}, "k=2147483648 does not fit"),
+        ({"batch": 2, "b_batch": 2**48}, "batches 281474976710656 elements apart are over"),
     ],
 )
 def test_problems_without_a_kernel(change: dict[str, object], words: str) -> None:
