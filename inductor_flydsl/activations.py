@@ -18,13 +18,13 @@ ERF_SCALE = math.sqrt(0.5)
 TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 # log2 of the normal distribution's lower tail at -a, 0 ≤ a ≤ end, in powers of a, by the type of
 # the result: minimax fits (Lawson's iteration) to values of 15 digits, for Horner's scheme in fp32.
-# For bf16 the tail is off by under 2**-11.4 for a < 6 and 2**-9.4 beyond, where GELU is under 6e-9
-# and ends as the tail passes the smallest normal fp32; for fp16 by under 2**-17, and ends where
-# GELU rounds to 0. Half of a unit in the last place is 2**-9 of bf16's
-# smallest mantissa, 2**-12 of fp16's.
+# For bf16 the tail is off by under 2**-11.4 for a < 6; beyond, where GELU is under 6e-9 (and 0 if
+# 1 + erf is rounded to fp32), it falls faster than it should. For fp16 it is off by under 2**-17,
+# and ends where GELU rounds to 0. Half of a unit in the last place is 2**-9 of bf16's smallest
+# mantissa, 2**-12 of fp16's.
 LOG2_TAIL = {
-    DType.BF16: (-1.00052424, -1.14526553, -0.469617473, -0.0461214369, 0.0058615895,
-                 -4.66186608e-4, 2.05327934e-5, -3.79071201e-7),
+    DType.BF16: (-1.0005318, -1.14439974, -0.472785646, -0.0428327476, 0.00446760837,
+                 -2.01684542e-4),
     DType.FP16: (-0.999995294, -1.15125105, -0.458464393, -0.0539600694, 0.00850789093,
                  -9.30524827e-4, 6.15982891e-5, -1.83481112e-6),
 }  # fmt: skip

@@ -15,6 +15,12 @@ from ..errors import MissingDependency
 SUPPORTED_FLYDSL = ("0.3.4", "0.6")
 
 
+# What the kernel sources import of the package, and what compiles them.
+AROUND = ("activations.py", "config.py", "division.py", "dtypes.py", "fusion.py", "grouping.py")
+AROUND += ("scale_ring.py", "scaling.py", "signature.py", "stream.py")
+AROUND += ("compiler/flydsl_bridge.py",)
+
+
 def _release(version: str) -> tuple[int, ...]:
     parts = []
     for part in version.split("+")[0].split("."):
@@ -51,8 +57,7 @@ def _sources() -> list[Path]:
     kernels = sorted(templates.glob("*.py"))
     if not kernels:
         raise MissingDependency(f"no kernel sources in {templates}; reinstall inductor-flydsl")
-    around = ("config.py", "fusion.py", "signature.py", "compiler/flydsl_bridge.py")
-    return [*kernels, *(package / name for name in around)]
+    return [*kernels, *(package / name for name in AROUND)]
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import inductor_flydsl
+from inductor_flydsl.compiler import fingerprint
 
 ROOT = Path(inductor_flydsl.__file__).parent
 RANK = {"_version": 0, "errors": 0, "arch": 1, "dtypes": 1, "fusion": 1.3, "scaling": 1.4}
@@ -54,6 +55,7 @@ RANK |= {
     "cli": 11,
 }
 RANK |= {"emulator": 0, "__main__": 12}
+TEMPLATES = ROOT.parent / "templates"
 OUTSIDE = {"flydsl": {"compiler", "templates"}, "torch._inductor": {"inductor"}}
 # A device adapter is chosen at run time by `devices.get_device`, and needs a compiled kernel.
 ADAPTERS = {"devices/emulator.py": {"emulator", "compiler"}, "devices/hip.py": {"compiler"}}
@@ -110,3 +112,14 @@ def test_imports_point_down() -> None:
 def test_every_room_has_a_rank() -> None:
     rooms = {_room(p.relative_to(ROOT).parts[0]) for p in ROOT.rglob("*.py")}
     assert rooms - {"__init__"} <= set(RANK)
+
+
+def test_what_kernels_import_is_part_of_their_key():
+    """A kernel that was compiled from other constants must not be found again."""
+    imported = {
+        f"{child.module}.py"
+        for path in TEMPLATES.glob("*.py")
+        for child in ast.walk(ast.parse(path.read_text()))
+        if isinstance(child, ast.ImportFrom) and child.level == 2
+    }
+    assert "activations.py" in imported and imported <= set(fingerprint.AROUND)
