@@ -35,6 +35,8 @@ from .scaled import MX_OP
 __all__ = ["Decision", "Time", "clear", "decisions", "handler_of", "is_active", "offer"]
 
 log = logging.getLogger("inductor_flydsl")
+# Operands of `mm`, as torch writes their types.
+WIDE = ("torch.bfloat16", "torch.float16")
 
 
 class FlyDSLChoicesMixin:
@@ -75,6 +77,20 @@ def handler_of(handler: Any) -> Any:
     ours = copy.copy(handler)
     ours.__class__ = _mixed(type(handler))  # type: ignore[arg-type]
     return ours
+
+
+def may_serve(nodes: Sequence[Any]) -> bool:
+    """Whether products of these operands are likely to have a choice of ours."""
+    if not is_active() or not compat.autotunes_flydsl():
+        return False
+    if not all(str(node.get_dtype()) in WIDE for node in nodes):
+        return False
+    try:
+        _check_graph()
+        _device(nodes[0].get_device())
+    except (Declined, InductorFlyDSLError):
+        return False
+    return True
 
 
 def _offer(op: str, kernel_inputs: Any, others: list[Any]) -> Any:

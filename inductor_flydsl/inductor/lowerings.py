@@ -1,15 +1,15 @@
 """Functions that Inductor calls before its own lowering of an op that never asks for choices.
 
-Owns the table of them and when it is put in place, which is as soon as Inductor's lowerings are
-imported. What a function does is the business of the module of its ops. PyTorch 2.11 has no place
-for them; there those ops stay with Inductor.
+Owns the table of them, when it is put in place, which is as soon as Inductor's lowerings are
+imported, and that the sum of two products stays two ops. What a function does is the business of
+the module of its ops. PyTorch 2.11 has no place for them; there those ops stay with Inductor.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -56,6 +56,7 @@ def uninstall() -> None:
     """Undo `install`."""
     sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _LoweringWatcher)]
     compat.disallow_scales()
+    compat.join_sums()
     table = getattr(sys.modules.get(TARGET), "user_lowerings", {})
     for op, lowering in list(table.items()):
         if not isinstance(lowering, Lowering):
@@ -72,6 +73,7 @@ class _LoweringWatcher(_autoload.Watcher):
 
 
 def _put(module: ModuleType) -> None:
+    compat.split_sums(_apart)
     table = getattr(module, "user_lowerings", None)
     if table is None:
         log.info("this PyTorch has no user lowerings: grouped and MX products stay with Inductor")
@@ -84,6 +86,14 @@ def _put(module: ModuleType) -> None:
                 table[op] = Lowering(lower, table.get(op))
     except Exception as error:  # The import under way must succeed.
         log.warning("ops without choices stay with Inductor: %s: %s", type(error).__name__, error)
+
+
+def _apart(nodes: Sequence[Any]) -> bool:
+    """Two products that may be ours, and not one op of Inductor's for their sum: the second one's
+    kernel adds the first one's result."""
+    from . import choices
+
+    return choices.may_serve(nodes)
 
 
 def _ours() -> dict[Any, Lower]:

@@ -73,7 +73,9 @@ from .selection import (
     disallow_scales,
     grouped_inputs,
     is_extern,
+    join_sums,
     remove_selection_hooks,
+    split_sums,
 )
 
 __all__ = [
@@ -117,6 +119,7 @@ __all__ = [
     "is_extern",
     "is_library_call",
     "is_multiple",
+    "join_sums",
     "lists_flydsl",
     "mx_choices",
     "mx_recipe",
@@ -132,6 +135,7 @@ __all__ = [
     "restore_mx_check",
     "scheduling_table",
     "size_hint",
+    "split_sums",
     "stored_in",
     "torch_version",
     "updates_whole",

@@ -130,3 +130,38 @@ def disallow_scales() -> None:
         before = getattr(getattr(module, _TYPE_CHECK, None), "flydsl_before", None)
         if before is not None:
             setattr(module, _TYPE_CHECK, before)
+
+
+# What Inductor lowers ``a @ b + c @ d`` with, and where it looks for it at every graph.
+_SUM_MODULE, _SUM = "torch._inductor.kernel.mm_plus_mm", "tuned_mm_plus_mm"
+
+
+def split_sums(apart: Callable[[Sequence[Any]], bool]) -> None:
+    """Lower the sum of two products as two products and a sum where ``apart([a, b, c, d])``.
+
+    Inductor has an op of its own for it, which asks for kernels of both at once.
+    """
+    module = sys.modules.get(_SUM_MODULE)
+    before = getattr(module, _SUM, None)
+    if before is None or hasattr(before, "flydsl_before"):
+        return
+
+    def lower(a: Any, b: Any, c: Any, d: Any, **options: Any) -> Any:
+        import torch
+        from torch._inductor.lowering import lowerings
+
+        if options or not apart((a, b, c, d)):
+            return before(a, b, c, d, **options)
+        mm, add = (lowerings[op] for op in (torch.ops.aten.mm, torch.ops.aten.add))
+        return add(mm(a, b), mm(c, d))
+
+    lower.flydsl_before = before  # type: ignore[attr-defined]
+    setattr(module, _SUM, lower)
+
+
+def join_sums() -> None:
+    """Undo `split_sums`."""
+    module = sys.modules.get(_SUM_MODULE)
+    before = getattr(getattr(module, _SUM, None), "flydsl_before", None)
+    if before is not None:
+        setattr(module, _SUM, before)
