@@ -20,7 +20,7 @@ from .scale_ring import ScaleRing
 from .scaling import BLOCK, TILE_BLOCKS
 from .signature import SCALES, TENSORS
 
-PIPELINES = ("staged", "hti", "rolled")
+PIPELINES = ("staged", "hti", "rolled", "direct")
 MFMA_M = MFMA_N = 16
 # K extent of v_mfma_f32_16x16x32 and of v_mfma_f32_16x16x128_f8f6f4 [ISA].
 MFMA_K, MFMA_K_F8F6F4 = 32, 128
@@ -36,6 +36,7 @@ class GemmConfig:
         tile_m, tile_n, tile_k: the workgroup's share of C, and the K step, in elements.
         stages: K steps held in LDS at once, 2 or more.
         waves_m, waves_n: the workgroup's waves along M and N.
+        waves_k: waves that share a K step and add up what they have in LDS (pipeline ``direct``).
         group_m: tiles of M that run before N advances, for L2 reuse; 0 means row by row.
         xcd_remap: give each XCD (L2 slice) a contiguous run of tiles.
         split_k: workgroups that share a tile of C, each with a slice of K.
@@ -57,11 +58,21 @@ class GemmConfig:
     split_k: int = 1
     stream_k: int = 0
     persistent: int = 0
+    waves_k: int = 1
 
     def __post_init__(self) -> None:
         if self.pipeline not in PIPELINES:
             raise ConfigError("pipeline", self.pipeline, "is not known", f"use one of {PIPELINES}")
-        for name in ("tile_m", "tile_n", "tile_k", "stages", "waves_m", "waves_n", "split_k"):
+        for name in (
+            "tile_m",
+            "tile_n",
+            "tile_k",
+            "stages",
+            "waves_m",
+            "waves_n",
+            "waves_k",
+            "split_k",
+        ):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(name, value, "is not a positive integer", "see GemmConfig")
@@ -77,7 +88,27 @@ class GemmConfig:
 
     @property
     def waves(self) -> int:
-        return self.waves_m * self.waves_n
+        return self.waves_m * self.waves_n * self.waves_k
+
+    @property
+    def direct(self) -> bool:
+        """Fragments come from memory straight to registers; LDS holds no K steps."""
+        return self.pipeline == "direct"
+
+    @property
+    def blocks(self) -> int:
+        """16x16 blocks of C in a tile."""
+        return self.tile_m * self.tile_n // (MFMA_M * MFMA_N)
+
+    @property
+    def slices(self) -> int:
+        """Of a K step, what a wave of the direct pipeline multiplies: instructions along K."""
+        return self.tile_k // (self.waves_k * MFMA_K)
+
+    @property
+    def finishers(self) -> int:
+        """Waves that hold a share of the tile of C at the end of K."""
+        return min(self.waves, self.blocks)
 
     @property
     def threads(self) -> int:
@@ -96,11 +127,13 @@ class GemmConfig:
     @property
     def accumulators(self) -> int:
         """fp32 accumulator registers a lane holds."""
-        return self.tile_m * self.tile_n // self.threads
+        return self.tile_m * self.tile_n * self.waves_k // self.threads
 
     @property
     def fragments_n(self) -> int:
-        """16-column blocks of C that lie side by side in a wave."""
+        """16-column blocks of C that lie side by side in a wave at the end of K."""
+        if self.direct:
+            return min(self.blocks // self.finishers, self.tile_n // MFMA_N)
         return self.tile_n // (MFMA_N * self.waves_n * self.parts)
 
     def c_tile_bytes(self, element_bytes: int) -> int:
@@ -148,6 +181,7 @@ class GemmConfig:
         """Short and unique: it appears in autotune tables and kernel names."""
         text = f"{self.pipeline}_{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}"
         text += f"_w{self.waves_m}x{self.waves_n}"
+        text += f"x{self.waves_k}" if self.waves_k > 1 else ""
         text += f"_g{self.group_m}" if self.group_m else ""
         text += "_xcd" if self.xcd_remap else ""
         text += f"_k{self.split_k}" if self.split_k > 1 else ""
@@ -291,6 +325,17 @@ class KernelSpec:
         gathered = dtype.scaled and getattr(self, f"{operand}_load") == "gather"
         return gathered or getattr(self.layout, f"{operand}_k_contiguous")
 
+    def to_registers(self, operand: str) -> bool:
+        """Whether the direct pipeline brings A or B, ``a`` or ``b``, straight to registers."""
+        return getattr(self, f"{operand}_load") == "dma16" and self.k_contiguous(operand)
+
+    def private_bytes(self, operand: str) -> int:
+        """LDS bytes of the direct pipeline's rings of A or B, all waves together."""
+        if self.to_registers(operand):
+            return 0
+        rows = self.config.tile_m if operand == "a" else self.config.tile_n
+        return self.config.stages * rows * self.config.tile_k * self.dtype.bytes
+
     @property
     def pointers(self) -> tuple[str, ...]:
         """Names, of `signature.POINTERS`, of what the kernel reads and writes."""
@@ -336,6 +381,8 @@ class KernelSpec:
     def ring_bytes(self) -> int:
         """LDS bytes of the rings of A and B tiles."""
         c = self.config
+        if c.direct:
+            return self.private_bytes("a") + self.private_bytes("b")
         bits = c.tile_m * self.dtype.bits + c.tile_n * self.b_type.bits
         return c.stages * c.tile_k * bits // 8
 
@@ -343,6 +390,8 @@ class KernelSpec:
     def lds_bytes(self) -> int:
         """LDS bytes of the kernel: its rings, or the tile of an output that reuses their space."""
         rings = self.ring_bytes + (self.scale_ring.bytes if self.block_scaled else 0)
+        if self.config.direct:
+            rings = max(rings, self.config.waves_k * self.config.tile_m * self.config.tile_n * 4)
         tiles = (
             self.config.c_tile_bytes(output.dtype.bytes)
             for output in self.outputs

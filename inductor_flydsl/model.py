@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from . import stream
@@ -66,6 +66,7 @@ class ModelConstants:
     lds_read_bytes: float = 256.0  # [ISA] a clock and CU; half of it for one wave
     lds_write_bytes: float = 128.0  # [ISA] DMA and ds_write, a clock and CU
     issue_bytes: float = 64.0  # [GT] a clock and CU at which loads and stores of 16 bytes issue
+    l2_tb_s: float = 0.0  # [GT] all CUs together, at 45 bytes a clock each; 0: `Arch.l2_tb_s`
 
 
 CONSTANTS = ModelConstants()
@@ -73,7 +74,13 @@ CONSTANTS = ModelConstants()
 # come last, all over the chip, where of two shares each reads the other's only. On the emulated
 # clock that takes about this much, and 1800 ns until a wave knows that it is the last.
 OUR_SPLITS = ModelConstants(reduce_tb_s=5.5)
-PAIR, OUR_REDUCE_NS = 0.75, 1800.0
+PAIR, OUR_REDUCE_NS, DIRECT_REDUCE_NS = 0.75, 1800.0, 1900.0
+# The direct pipeline waits for memory alone. On the emulated clock (60 kernels of 13 problems:
+# within 7 %, standard deviation) it has as much in flight as a CU takes, which 45 bytes a clock of
+# L2 bound.
+DIRECT = replace(CONSTANTS, workgroup_flight=95e3, cu_flight=95e3, start_ns=0.0, overlap=10.0,
+                 l2_tb_s=27.0)  # fmt: skip
+DIRECT_SPLITS = replace(DIRECT, reduce_tb_s=6.0)
 
 # Clock in GHz under load against utilisation of the matrix unit, by bits of an element: published
 # for 16 and 4 bits at several utilisations, for 8 bits at 99 %.
@@ -94,7 +101,7 @@ BYTE_GATHER_FRACTION = 1 / 32
 # Registers beside accumulators and fragments: addresses, descriptors, loop state.
 OTHER_REGISTERS = 40
 # Pipelines whose loop places loads, LDS reads and MFMAs between one another by hand.
-INTERLEAVED = frozenset({"hti", "rolled"})
+INTERLEAVED = frozenset({"hti", "rolled", "direct"})
 # Tiles of 4 waves read two thirds of what those of 8 do from LDS, which is 0.45 of the energy that
 # moves with it, as `emulator.facts` has it.
 ROLLED_ENERGY = 0.85
@@ -231,7 +238,8 @@ def predict(problem: GemmProblem, config: GemmConfig, arch: Arch) -> Prediction:
     """
     tile = _tile(problem, config)
     if problem.grouping is None:
-        ours = OUR_SPLITS if config.split_k > 1 else CONSTANTS
+        whole, split = (DIRECT, DIRECT_SPLITS) if config.direct else (CONSTANTS, OUR_SPLITS)
+        ours = split if config.split_k > 1 else whole
         return estimate(_workload(problem), tile, arch, ours)
     found = [estimate(_split(problem, config, split), tile, arch) for split in Split]
     us = sum(prediction.us for prediction in found) / len(found)
@@ -424,7 +432,7 @@ def _round(group: _Group, count: int, groups: int, arch: Arch, c: ModelConstants
         g.steps * lds,
         max(g.chain, matrix, lds, count * g.issue),
         max(g.live / g.ahead, count * g.live / c.cu_flight),
-        groups * g.live / arch.l2_tb_s * 1e-3,
+        groups * g.live / (c.l2_tb_s or arch.l2_tb_s) * 1e-3,
         c.barrier_clocks / count,
         count * g.store,
         count * g.out * active / c.write_tb_s * 1e-3,
@@ -534,11 +542,11 @@ def _tile(problem: GemmProblem, config: GemmConfig) -> Tile:
         stages=c.stages,
         waves_m=c.waves_m,
         waves_n=c.waves_n,
-        waves_k=getattr(c, "waves_k", 1),
+        waves_k=c.waves_k,
         split_k=c.split_k,
         stream_k=c.stream_k,
         partial=4.0 * (PAIR if c.shares == 2 else 1.0),
-        reduce_ns=OUR_REDUCE_NS,
+        reduce_ns=DIRECT_REDUCE_NS if c.direct else OUR_REDUCE_NS,
         group_m=c.group_m,
         xcd_remap=c.xcd_remap,
         a_issue=a_issue,
@@ -547,7 +555,7 @@ def _tile(problem: GemmProblem, config: GemmConfig) -> Tile:
         interleaved=c.pipeline in INTERLEAVED,
         # Stream-K counts on one workgroup a compute unit.
         at_once=1 if c.stream_k else c.persistent,
-        in_flight=c.stages - STAGE_WAITED if waited else 0.0,
+        in_flight=c.stages - STAGE_WAITED if waited else c.stages if c.direct else 0.0,
         fill=int(waited),
         step_issue=STEP_ISSUE if waited else 0.0,
         energy=ROLLED_ENERGY if c.pipeline == "rolled" else 1.0,

@@ -16,6 +16,8 @@ from .problem import GemmProblem
 
 # A list of this many candidates a tile shape holds one more of each.
 LIST_PER_TILE = 6
+# Pipelines that are no variants of what others do with a tile.
+APART = frozenset({"rolled", "direct"})
 # Orders of tiles, or numbers of stages, count as one where they are predicted within this factor.
 BLIND = 1.001
 
@@ -30,15 +32,15 @@ def rank(
         configs: legal ones, in the order that decides ties.
         arch: the hardware.
         keep: how many to return; None is all. A short list holds few of one tile shape (one in
-            up to 11, two in 12; as many again with K split) while others are left, because
-            variants of a tile differ by less than the model errs.
+            up to 11, two in 12; as many again with K split, and of the direct pipeline) while
+            others are left, because variants of a tile differ by less than the model errs.
     """
     ranked = [(config, predict(problem, config, arch)) for config in configs]
     ranked.sort(key=lambda pair: pair[1].us)
     if keep is None or keep >= len(ranked):
         return ranked
     chosen, spare = _varied(problem, ranked, max(1, keep // LIST_PER_TILE))
-    listed = _both_kinds(chosen + spare, keep)
+    listed = _both_kinds(_with_others(chosen + spare, keep), keep)
     return sorted(listed, key=lambda pair: pair[1].us)
 
 
@@ -50,10 +52,11 @@ def _varied(problem: GemmProblem, ranked: _Ranked, most: int) -> tuple[_Ranked, 
     blind to, and none of tiles that are half empty; and the others."""
     chosen: _Ranked = []
     spare: _Ranked = []
-    seen: dict[tuple[int, int, bool, bool, bool], int] = {}
+    seen: dict[tuple[int, int, bool, bool, str], int] = {}
     kernels: dict[GemmConfig, float] = {}
     for config, prediction in ranked:
-        kind = config.split_k > 1, config.stream_k > 0, config.pipeline == "rolled"
+        apart = config.pipeline if config.pipeline in APART else ""
+        kind = config.split_k > 1, config.stream_k > 0, apart
         tile = config.tile_m, config.tile_n, *kind
         kernel = replace(config, group_m=0, xcd_remap=False, stages=2)
         same = prediction.us <= kernels.get(kernel, 0.0) * BLIND
@@ -72,6 +75,14 @@ def _half_empty(problem: GemmProblem, config: GemmConfig) -> bool:
         tile > MFMA_M and tile >= 2 * extent
         for tile, extent in ((config.tile_m, problem.m), (config.tile_n, problem.n))
     )
+
+
+def _with_others(ranked: _Ranked, keep: int) -> _Ranked:
+    """The same with no more than two thirds of `keep` of the direct pipeline at the front: its
+    constants and those of others are not of one source."""
+    direct = [pair for pair in ranked if pair[0].direct][keep - keep // 3 :]
+    late = {id(pair) for pair in direct}
+    return [pair for pair in ranked if id(pair) not in late] + direct
 
 
 def _both_kinds(ranked: _Ranked, keep: int) -> _Ranked:

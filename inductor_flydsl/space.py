@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from . import direct
 from .arch import Arch
 from .arguments import launch_arguments
 from .config import (
@@ -168,7 +169,7 @@ def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
 
 def _tile_limit(problem: GemmProblem, config: GemmConfig) -> str | None:
     steps = TILE_K_SCALED if problem.dtype.scaled else TILE_K
-    if config.tile_k not in steps:
+    if config.tile_k not in steps and not config.direct:
         what = f" of {problem.dtype.value}" if problem.dtype.scaled else ""
         return f"tile_k={config.tile_k}{what} has no LDS layout; use one of {steps}"
     for name, waves in (("tile_m", config.waves_m), ("tile_n", config.waves_n)):
@@ -187,8 +188,14 @@ def _pipeline_limit(config: GemmConfig) -> str | None:
         if config.waves_m != 2 or config.waves_n < 2:
             grid = f"{config.waves_m} by {config.waves_n}"
             return f"waves {grid}: hti needs two wave groups, 2 by 2 or more"
+    if config.waves_k > 1 and not config.direct:
+        return f"waves_k={config.waves_k}: only waves of the direct pipeline share a K step"
     if config.pipeline == "rolled":
         limit = _rolled_limit(config)
+        if limit:
+            return limit
+    if config.direct:
+        limit = direct.limit(config)
         if limit:
             return limit
     if config.stages < 2:
@@ -273,6 +280,8 @@ def _workspace_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> st
 
 
 def _group_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
+    if problem.grouping is not None and config.direct:
+        return "the direct pipeline has no groups"
     if problem.grouping is None:
         if config.persistent:
             return f"persistent={config.persistent}: only grouped problems have tiles in turn"
@@ -329,6 +338,8 @@ def _room_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | N
 
 def _load_limit(spec: KernelSpec) -> str | None:
     config = spec.config
+    if config.direct:
+        return direct.load_limit(spec)
     for name, tile, load, dtype in (
         ("A", config.tile_m, spec.a_load, spec.dtype),
         ("B", config.tile_n, spec.b_load, spec.b_type),
@@ -393,7 +404,8 @@ def _space(scaled: bool) -> list[GemmConfig]:
     whole = [*_staged_configs(tiles_k), *_hti_configs((128, 256) if scaled else (32, 64))]
     whole += _rolled_configs() if scaled else []
     split = _split_configs(whole, shortest=tiles_k[0])
-    return [*whole, *split, *_stream_configs(whole, shortest=tiles_k[0])]
+    streams = _stream_configs(whole, shortest=tiles_k[0])
+    return [*whole, *split, *streams, *([] if scaled else direct.configs(_SPLITS[:2]))]
 
 
 _SPLITS = (2, 4, 8, 16)

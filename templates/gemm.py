@@ -12,10 +12,15 @@ import flydsl.expr as fx
 from flydsl.expr import const_expr
 
 from ..signature import INTEGERS, LONGS, POINTERS
-from . import grouped, hti, ops, rolled, staged, stream_k
+from . import direct, grouped, hti, ops, rolled, staged, stream_k
 from .workgroup import Launched, Sizes, Workgroup
 
-BODIES = {"staged": staged.body, "hti": hti.body, "rolled": rolled.body}
+BODIES = {
+    "staged": staged.body,
+    "hti": hti.body,
+    "rolled": rolled.body,
+    "direct": direct.body,
+}
 
 
 def build(spec: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import flydsl.expr as fx
 
-from ..config import LOAD_BYTES
+from ..config import LOAD_BYTES, WAVE_SIZE
 from . import ops
 from .swizzle import CHUNK_BYTES, chunk_order, chunk_xor, groups_apart, place_of
 
@@ -152,8 +152,10 @@ class Operand:
         self.whole = self._span(fx.Int32(geometry.tile_k))
         if geometry.k_tail:
             self.partial = self._span(ops.modulo(self.k, geometry.tile_k))
-        self.thread = fx.thread_idx.x
-        self.lane = self.thread % 64
+        # Where a wave loads for itself, its lanes are all threads.
+        alone = geometry.threads == WAVE_SIZE
+        self.thread = fx.thread_idx.x % WAVE_SIZE if alone else fx.thread_idx.x
+        self.lane = fx.thread_idx.x % WAVE_SIZE
         self.wave_bytes = ops.uniform(self.thread // 64) * (64 * LOAD_BYTES[geometry.load])
         self.offsets = self._dma_offsets() if geometry.load != "gather" else []
 

@@ -14,6 +14,7 @@ from typing import Any
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
+from ..config import WAVE_SIZE
 from . import ops
 from .epilogue import Block, store_tile
 from .workgroup import Workgroup
@@ -110,7 +111,7 @@ class _Slices:
     def __init__(self, wg: Workgroup, blocks: int) -> None:
         config = wg.spec.config
         self.wg = wg
-        self.block_bytes = config.threads * QUAD_BYTES
+        self.block_bytes = config.finishers * WAVE_SIZE * QUAD_BYTES
         self.split_bytes = blocks * self.block_bytes
         size = config.shares * self.split_bytes
         start = wg.addresses["workspace"] + fx.Int64(wg.tile) * size

@@ -8,6 +8,7 @@ from typing import Any
 
 import flydsl.expr as fx
 
+from ..config import WAVE_SIZE
 from ..config import start as start_of
 from ..grouping import Axis
 from ..scaling import BLOCK, TILE_BLOCKS, TILE_BYTES, TILE_ROWS
@@ -166,7 +167,7 @@ class Workgroup:
             addresses=_of_batch(spec, launched.addresses, launched.sizes, place.batch),
             lds=launched.lds,
             place=place,
-            wave=(wave // spec.config.waves_n, wave % spec.config.waves_n),
+            wave=(wave // config.waves_n, wave % config.waves_n),
         )
 
     @property
@@ -212,6 +213,19 @@ class Workgroup:
         inner = s.b_inner if geometry.load == "gather" else fx.Int32(1)
         strides = (s.ldb, inner) if along_k else (inner, s.ldb)
         return self._operand("b", geometry, lds, (self.n0, self.place.n_end), strides)
+
+    def private_operand(self, name: str) -> Operand:
+        """The tile of A or B, ``a`` or ``b``, as each wave loads its slices of a K step alone."""
+        s, c, place = self.sizes, self.spec.config, self.place
+        rows, first, end = (
+            (c.tile_m, place.m0, place.m_end) if name == "a" else (c.tile_n, place.n0, place.n_end)
+        )
+        geometry = self._geometry((rows, rows), name, 1)
+        geometry = replace(geometry, threads=WAVE_SIZE, tile_k=c.tile_k // c.waves_k)
+        inner = getattr(s, f"{name}_inner") if geometry.load == "gather" else fx.Int32(1)
+        strides = (getattr(s, f"ld{name}"), inner)
+        strides = strides if self.spec.k_contiguous(name) else strides[::-1]
+        return self._operand(name, geometry, self.lds, (first, end), strides)
 
     def _operand(
         self, name: str, geometry: Geometry, lds: Any, rows: tuple[Any, Any], strides: Any

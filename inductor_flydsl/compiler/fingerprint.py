@@ -16,8 +16,8 @@ SUPPORTED_FLYDSL = ("0.3.4", "0.6")
 
 
 # What the kernel sources import of the package, and what compiles them.
-AROUND = ("activations.py", "config.py", "division.py", "dtypes.py", "fusion.py", "grouping.py")
-AROUND += ("scale_ring.py", "scaling.py", "signature.py", "stream.py")
+AROUND: tuple[str, ...] = ("activations.py", "config.py", "division.py", "dtypes.py", "fusion.py")
+AROUND += ("grouping.py", "scale_ring.py", "scaling.py", "signature.py", "stream.py")
 AROUND += ("compiler/flydsl_bridge.py",)
 
 

@@ -272,7 +272,9 @@ class _Clock:
         uops = Uops(program)
         traces = [trace for part in parts for trace in part.traces]
         uops.exchanged = exchanged(traces, uops, bases)
-        self.traffic = [_traffic(part, uops, bases) for part in parts]
+        # What is in flight shares the memory: a CU with more workgroups than others asks for more.
+        most = self.per_cu if self.per_cu <= self.resident else 0
+        self.traffic = [_traffic(part, uops, bases, most) for part in parts]
         # Of parts that differ, a CU's workgroups are simulated to the last.
         self.differ = len(parts) > 1
         chosen = self._of_rounds(parts) if self.differ else self._alike(parts[0])
@@ -332,12 +334,17 @@ class _Clock:
         return clocks
 
 
-def _traffic(part: Part, uops: Uops, bases: np.ndarray | None) -> Traffic:
-    """What a part's workgroups ask of the memory."""
+def _traffic(part: Part, uops: Uops, bases: np.ndarray | None, most: int) -> Traffic:
+    """What a part's workgroups ask of the memory.
+
+    most: workgroups that a CU has, where all run at once; else 0.
+    """
     read, written = moved_bytes(part.traces, uops, bases)
     whole = {region: size * part.scale for region, size in read.items()}
-    cus = min(part.groups, GFX950.cus)
-    return measure_traffic(part.lines, whole, written * part.scale, cus, bases)
+    sharers = float(min(part.groups, GFX950.cus))
+    if most:
+        sharers = min(sharers, part.groups / most)
+    return measure_traffic(part.lines, whole, written * part.scale, sharers, bases)
 
 
 def exchanged(traces: Sequence[GroupTrace], uops: Uops,

@@ -23,14 +23,14 @@ class Traffic:
     """Bytes of a whole launch, and which parts of what is read miss.
 
     read, written: bytes between CUs and L2. l2_miss: part of `read` that goes past L2. far: part
-    that goes to HBM. cus: CUs that take part.
+    that goes to HBM. sharers: CUs as busy as the busiest one that what is read would keep busy.
     """
 
     read: float
     written: float
     l2_miss: float
     far: float
-    cus: int
+    sharers: float
 
     def share(self, ghz: float, facts: Facts = GFX950) -> MemoryShare:
         """What one CU gets at a clock of `ghz`."""
@@ -42,9 +42,9 @@ class Traffic:
         near = max(0.0, self.l2_miss - self.far)
         past = self.far / facts.hbm_bytes_per_us + near / facts.infinity_cache_bytes_per_us
         if past:
-            rate = min(rate, 1e-3 / (ghz * self.cus * past))
+            rate = min(rate, 1e-3 / (ghz * self.sharers * past))
         # XCDs see what others wrote at the Infinity Cache.
-        exchange = facts.infinity_cache_bytes_per_us / (1e3 * ghz * self.cus)
+        exchange = facts.infinity_cache_bytes_per_us / (1e3 * ghz * self.sharers)
         return MemoryShare(
             int(latency), facts.l2_latency, rate,
             int(facts.l2_latency + ghz * facts.l2_miss_ns), min(facts.l2_bytes_per_clock, exchange),
@@ -55,12 +55,12 @@ class Traffic:
         return (self.far * self.read + self.written) / facts.hbm_bytes_per_us
 
 
-def measure_traffic(lines: np.ndarray, read: Mapping[int, float], written: float, cus: int,
+def measure_traffic(lines: np.ndarray, read: Mapping[int, float], written: float, sharers: float,
                     bases: np.ndarray | None = None) -> Traffic:  # fmt: skip
     """Traffic from the lines that workgroups which run at once load first.
 
     lines: int64 [2, n], workgroup and segment. read: bytes of the whole launch past the L1s, by
-    region of memory. written: bytes. cus: CUs that take part. bases: first addresses of the
+    region of memory. written: bytes. sharers: as of Traffic. bases: first addresses of the
     regions, ascending; None where all memory is region 0. A prologue may load more of one operand
     than of another, so each region's misses count by what is read of it in all.
     """
@@ -77,8 +77,8 @@ def measure_traffic(lines: np.ndarray, read: Mapping[int, float], written: float
             far += size * len(np.unique(segment[mine])) / count
             known += size
     if not known:
-        return Traffic(total, written, 1.0, 1.0, cus)
-    return Traffic(total, written, near / known, far / known, cus)
+        return Traffic(total, written, 1.0, 1.0, sharers)
+    return Traffic(total, written, near / known, far / known, sharers)
 
 
 def regions_of(segments: np.ndarray, bases: np.ndarray | None) -> np.ndarray:

@@ -214,6 +214,22 @@ def test_what_workgroups_leave_for_one_another_goes_past_l2() -> None:
     assert float(result(tell + written).stats["cycles"]) < 0.5 * least
 
 
+def test_a_cu_with_more_workgroups_than_others_gets_more_of_the_memory() -> None:
+    """Workgroups of four waves read 32 KiB each that nobody else reads, two at a time on a CU."""
+    own = "v_lshlrev_b32_e32 v2, 4, v0\ns_lshl_b32 s6, s2, 15\nv_add_u32_e32 v2, s6, v2\n"
+    step = "v_add_u32_e32 v2, 0x1000, v2\n"
+    read = 8 * ("global_load_dwordx4 v[4:7], v2, s[4:5]\n" + step) + "s_waitcnt vmcnt(0)\n"
+    room = np.zeros(512 << 13, np.uint32)
+
+    def us(groups: int) -> float:
+        only = Options(findings=False, sample_workgroups=(0, 1))
+        stats = launch(HEAD + own + read, [room], grid=groups, block=256, options=only).stats
+        return float(stats["body_us"])
+
+    once, half, twice = us(256), us(384), us(512)
+    assert once + 0.4 * (twice - once) < half < once + 0.6 * (twice - once)
+
+
 @pytest.mark.parametrize(
     ("kind", "utilisation", "ghz"),
     [("half", 0.25, 1.98), ("half", 0.82, 1.65), ("half", 0.97, 1.52), ("fp8", 0.99, 1.6),

@@ -12,7 +12,7 @@ from inductor_flydsl.compiler import fingerprint
 
 ROOT = Path(inductor_flydsl.__file__).parent
 RANK = {"_version": 0, "errors": 0, "arch": 1, "dtypes": 1, "fusion": 1.3, "scaling": 1.4}
-RANK |= {"activations": 1.35, "division": 0, "stream": 0}
+RANK |= {"activations": 1.35, "division": 0, "stream": 0, "direct": 2.5}
 RANK |= {"grouping": 1, "problem": 1.6, "scale_ring": 1.7, "microscaling": 2}
 RANK |= {"settings": 1, "config": 2, "arguments": 2.5, "signature": 1.8}
 RANK |= {

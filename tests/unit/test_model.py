@@ -198,10 +198,11 @@ def test_rank_is_sorted_stable_and_varied() -> None:
     short = ranking.rank(problem, configs, GFX950, 12)
     assert len(short) == 12
     assert short[0] == everything[0]
-    tiles = [(c.tile_m, c.tile_n) for c, _ in short]
+    tiles = [(c.tile_m, c.tile_n, c.direct) for c, _ in short]
     assert max(tiles.count(t) for t in tiles) == 2
+    assert 4 <= sum(not direct for *_, direct in tiles) < 12
     four = ranking.rank(problem, configs, GFX950, 4)
-    assert len({(c.tile_m, c.tile_n) for c, _ in four}) == 4
+    assert len({(c.tile_m, c.tile_n, c.direct) for c, _ in four}) == 4
     few = configs[:5]
     assert len(ranking.rank(problem, few, GFX950, 12)) == 5
     same_tile = [c for c in configs if (c.tile_m, c.tile_n) == (64, 64)]
@@ -210,15 +211,15 @@ def test_rank_is_sorted_stable_and_varied() -> None:
 
 # The fastest on the emulated clock of 30 to 45 configurations of each shape that were run there.
 FASTEST = {
-    (8, 4096, 4096): "staged_16x16x128_s8_w1x1",
-    (16, 4096, 4096): "staged_16x16x128_s8_w1x1",
-    (32, 4096, 4096): "staged_16x16x128_s6_w1x1",
-    (64, 4096, 4096): "staged_32x32x128_s6_w2x2",
-    (128, 4096, 4096): "staged_64x128x64_s5_w2x2_g8_xcd_k4",
-    (512, 4096, 4096): "hti_128x256x64_s2_w2x4_g8_xcd_k4",
-    (32, 14336, 4096): "staged_32x64x64_s8_w2x2",
-    (16, 28672, 4096): "staged_16x16x64_s3_w1x1",
-    (4096, 256, 4096): "staged_128x128x64_s5_w2x4_g8_xcd_k4",
+    (8, 4096, 4096): "direct_16x16x128_s4_w1x1x4",
+    (16, 4096, 4096): "direct_16x16x128_s4_w1x1x4",
+    (32, 4096, 4096): "direct_32x16x128_s4_w1x1x4",
+    (64, 4096, 4096): "direct_32x32x128_s4_w1x1x4",
+    (128, 4096, 4096): "direct_64x32x128_s4_w1x1x4",
+    (256, 4096, 4096): "direct_64x64x128_s2_w1x1x4",
+    (512, 4096, 4096): "direct_128x64x128_s2_w1x1x4",
+    (32, 14336, 4096): "direct_16x64x128_s4_w1x1x4",
+    (4096, 256, 4096): "direct_64x64x128_s2_w1x1x4_g8_xcd",
 }
 
 
