@@ -56,12 +56,14 @@ class Tensor:
         dtype: bf16, fp16, fp32, or bool, which is read as 0 and 1.
         along_m, along_n: the index that moves it; neither for a single element.
         quads: four neighbours along N are neighbours in memory, at a multiple of their size.
+        eights: so are eight, of 16 bits each.
     """
 
     dtype: DType
     along_m: bool
     along_n: bool
     quads: bool = False
+    eights: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +159,10 @@ class Fusion:
                 [n.op, list(n.args), n.value, n.dtype.value if n.dtype else None]
                 for n in self.nodes
             ],
-            "tensors": [[t.dtype.value, t.along_m, t.along_n, t.quads] for t in self.tensors],
+            "tensors": [
+                [t.dtype.value, t.along_m, t.along_n, t.quads, *([True] if t.eights else [])]
+                for t in self.tensors
+            ],
         }
         if self.stores:
             data["stores"] = [[s.node, s.dtype.value, s.width] for s in self.stores]
@@ -177,8 +182,8 @@ class Fusion:
             for op, args, value, dtype in data["nodes"]
         )
         tensors = tuple(
-            Tensor(dtype=DType(dtype), along_m=m, along_n=n, quads=quads)
-            for dtype, m, n, quads in data["tensors"]
+            Tensor(dtype=DType(dtype), along_m=m, along_n=n, quads=quads, eights=bool(eights))
+            for dtype, m, n, quads, *eights in data["tensors"]
         )
         stores = tuple(
             Store(node=at, dtype=DType(dtype), width=width)
@@ -206,24 +211,44 @@ class Fusion:
         Returns:
             What C holds, then the value of each store.
         """
-        values: list[Any] = []
-        for node in self.nodes:
-            args = [values[a] for a in node.args]
-            if node.op == "acc":
-                value = acc
+        return self.finished(self.advanced([], ops, acc, tensors))
+
+    def advanced(self, values: list[Any], ops: Any, acc: Any, tensors: Sequence[Any]) -> list[Any]:
+        """Values of all nodes that can be computed by now, None for the others.
+
+        Args:
+            values: of an earlier call, when fewer tensors were known; empty at first.
+            ops, acc, tensors: as in `results`; None for a tensor that is not known yet.
+        """
+        done: list[Any] = []
+        for index, node in enumerate(self.nodes):
+            args = [done[a] for a in node.args]
+            if values and values[index] is not None:
+                done.append(values[index])
             elif node.op == "tensor":
-                value = tensors[int(node.value or 0)]
-            elif node.op == "const":
-                value = ops.const(node.value)
-            elif node.op in INDICES:
-                value = ops.index(node.op, acc)
-            elif node.op == "round":
-                value = ops.round(args[0], node.dtype)
+                done.append(tensors[int(node.value or 0)])
             else:
-                name = {"not": "not_", "and": "and_", "or": "or_"}.get(node.op, node.op)
-                value = getattr(ops, name)(*args)
-            values.append(value)
+                done.append(
+                    None if any(a is None for a in args) else self._value(node, args, ops, acc)
+                )
+        return done
+
+    def finished(self, values: list[Any]) -> list[Any]:
+        """`results` from the values of all nodes."""
         return [values[-1], *(values[store.node] for store in self.stores)]
+
+    @staticmethod
+    def _value(node: Node, args: list[Any], ops: Any, acc: Any) -> Any:
+        if node.op == "acc":
+            return acc
+        if node.op == "const":
+            return ops.const(node.value)
+        if node.op in INDICES:
+            return ops.index(node.op, acc)
+        if node.op == "round":
+            return ops.round(args[0], node.dtype)
+        name = {"not": "not_", "and": "and_", "or": "or_"}.get(node.op, node.op)
+        return getattr(ops, name)(*args)
 
 
 class TorchOps:

@@ -27,7 +27,9 @@ __all__ = ["Block", "store_tile"]
 
 # Registers of a lane for tensors of the epilogue that are on their way: some of those that held
 # fragments.
-LOADED_REGISTERS = 48
+LOADED_REGISTERS = 32
+# Groups of blocks whose arithmetic is ahead of the tensors that it does not need.
+BEFORE = 2
 # Priorities of a wave at instruction issue.
 LEVELS = 4
 
@@ -123,22 +125,38 @@ def _fused(wg: Workgroup, groups: list[list[Block]]) -> Iterator[list[list[Block
         return
     fusion = recognised(wg.spec.fusion)
     readers = [TensorReader(wg, i) for i in range(len(fusion.tensors))]
-
-    def load(group: list[Block]) -> list[list[Any]]:
-        return [[reader.load(block) for reader in readers] for block in group]
-
     each = sum(reader.registers for reader in readers) * len(groups[0])
     ahead = max(1, LOADED_REGISTERS // each) if each else len(groups)
-    loaded = [load(group) for group in groups[:ahead]]
+    loaded = [[reader.load(group) for reader in readers] for group in groups[:ahead]]
+    # Whole tensors are long in coming: what needs none of them is computed of later groups first.
+    before = BEFORE if each else 0
+
+    def advance(i: int, values: list[list[Any]], *, whole: bool) -> list[list[Any]]:
+        blocks = groups[i]
+        wide = [
+            r.wide(raw, len(blocks)) if whole or not r.registers else [None] * len(blocks)
+            for r, raw in zip(readers, loaded[i], strict=True)
+        ]
+        return [
+            fusion.advanced(known, _quad_ops(wg, block), block.value, [of[j] for of in wide])
+            for j, (block, known) in enumerate(zip(blocks, values, strict=True))
+        ]
+
+    def start(i: int) -> list[list[Any]]:
+        return advance(i, [[] for _ in groups[i]], whole=not before)
+
+    begun = [start(i) for i in range(min(before, len(groups)))]
     for i, group in enumerate(groups):
         if i + ahead < len(groups):
-            loaded.append(load(groups[i + ahead]))
-        done = []
-        for j, block in enumerate(group):
-            tensors = [r.wide(raw) for r, raw in zip(readers, loaded[i][j], strict=True)]
-            values = fusion.results(_quad_ops(wg, block), block.value, tensors)
-            done.append([block._replace(value=value) for value in values])
-        yield [list(output) for output in zip(*done, strict=True)]
+            loaded.append([reader.load(groups[i + ahead]) for reader in readers])
+        if i + before < len(groups):
+            begun.append(start(i + before))
+        values = advance(i, begun[i], whole=True) if before else begun[i]
+        results = [fusion.finished(own) for own in values]
+        yield [
+            [block._replace(value=value) for block, value in zip(group, output, strict=True)]
+            for output in zip(*results, strict=True)
+        ]
 
 
 def _quad_ops(wg: Workgroup, block: Block) -> QuadOps:

@@ -19,9 +19,9 @@ from ..problem import TENSOR_STRIDES
 from ..signature import TENSORS
 from . import compat
 from .axes import Axes, Steps, Unfusable
-from .extents import align, hint, is_multiple, is_static
+from .extents import align, hint, is_static
 from .handlers import FLOATS, Handler, Read, Scan, Value, unwrap
-from .operands import BASE_BYTES, base_alignment, quads_aligned
+from .operands import BASE_BYTES, base_alignment, tensor_of
 from .runtime import Launch
 
 __all__ = ["Plan", "Product", "Program", "Read", "Steps", "Unfusable", "plan", "program"]
@@ -119,11 +119,10 @@ class Program:
             raise Unfusable(f"{name} is not stored row by row")
         return replace(steps, row=steps.row if m != 1 else n, column=1)
 
-    def fusion(self, aligned: Callable[[Read], bool], stores: tuple[Store, ...]) -> Fusion:
+    def fusion(self, stores: tuple[Store, ...]) -> Fusion:
         """The program read so far.
 
         Args:
-            aligned: whether quads of a tensor along N are aligned to their size.
             stores: values that are stored beside the last one.
 
         Raises:
@@ -132,15 +131,7 @@ class Program:
         if len(self.reads) + len(stores) > MAX_TENSORS:
             also = f" and {len(stores)} stored beside the result" if stores else ""
             raise Unfusable(f"{len(self.reads)} tensors are read{also}, {MAX_TENSORS} at most")
-        tensors = tuple(
-            Tensor(
-                dtype=r.dtype,
-                along_m=r.steps.row != 0,
-                along_n=r.steps.column != 0,
-                quads=r.steps.column == 1 and is_multiple(self.extents[2], 4) and aligned(r),
-            )
-            for r in self.reads
-        )
+        tensors = tuple(_tensor(read, self.extents[2]) for read in self.reads)
         try:
             return Fusion(nodes=tuple(self.nodes), tensors=tensors, stores=stores)
         except BadArgument as error:
@@ -268,7 +259,7 @@ def _grown(product: Product, chain: Program, output: str, stores: tuple[str, ...
         out_dtype=chain.made[output].dtype,
         # A store of several neighbours ends where a row does, for all N.
         c_align=_aligned(chain.made[output], *(() if is_static(n) else (n,))),
-        fusion=chain.fusion(_quads_aligned, stored),
+        fusion=chain.fusion(stored),
         tensors=((0, 0, 0),) * len(places),
         heads=heads,
         outer=(0,) * (1 + len(places)) if heads else (),
@@ -302,10 +293,9 @@ def _width(chain: Program, result: Result) -> int:
     return _aligned(result, chain.extents[2])
 
 
-def _quads_aligned(read: Read) -> bool:
-    """Four elements along N are aligned to their size; Inductor aligns what it allocates."""
+def _tensor(read: Read, n: Any) -> Tensor:
+    """How a tensor is read; Inductor aligns what it allocates."""
     from torch._inductor.virtualized import V
 
-    if read.name in V.graph.unaligned_buffers:
-        return False
-    return quads_aligned(BASE_BYTES, read.dtype.bytes, read.offset, *read.steps.lines)
+    base = read.dtype.bytes if read.name in V.graph.unaligned_buffers else BASE_BYTES
+    return tensor_of(read.dtype, read.steps, n, base, read.offset)

@@ -14,8 +14,9 @@ import sympy
 from .. import space
 from ..errors import ProblemError
 from ..fusion import Fusion, Node, Tensor
-from ..problem import DType, GemmProblem, Layout, alignment
+from ..problem import TENSOR_STRIDES, DType, GemmProblem, Layout, alignment
 from . import compat
+from .axes import Steps
 from .extents import (
     Declined,
     align,
@@ -28,7 +29,7 @@ from .extents import (
     static,
 )
 
-__all__ = ["Asked", "Declined", "describe", "plain", "product", "quads_aligned", "with_bias"]
+__all__ = ["Asked", "Declined", "describe", "plain", "product", "tensor_of", "with_bias"]
 
 # What Inductor guarantees of a buffer that it allocates, and of a GPU input that is not in
 # `unaligned_buffers` (utils.ALIGNMENT, which its wrapper restores by a copy where it is broken).
@@ -213,27 +214,38 @@ def bias_tensor(
     Raises:
         Declined: it does not broadcast to C, or is not one of ours.
     """
-    steps, quads = _bias(bias, asked)
-    _, along_m, along_n = (step != 0 for step in steps)
-    tensor = Tensor(dtype=_dtype(bias.get_dtype()), along_m=along_m, along_n=along_n, quads=quads)
-    batch, row, column = (hint(step) for step in steps)
-    names = [f"t{index}_{axis}" for axis in ("batch", "row", "column")]
-    return tensor, (batch, row, column), _dynamic(dict(zip(names, steps, strict=True)))
+    steps, tensor = _bias(bias, asked)
+    named = {f"t{index}_{axis}": getattr(steps, axis) for axis in TENSOR_STRIDES}
+    return tensor, (hint(steps.batch), hint(steps.row), hint(steps.column)), _dynamic(named)
 
 
-def quads_aligned(base: int, size: int, offset: Any, *steps: Any) -> bool:
-    """Whether four neighbours along N are aligned to their size together, up to 16 bytes.
+def tensor_of(dtype: DType, steps: Steps, n: Any, base: int, offset: Any = 0) -> Tensor:
+    """A tensor as an epilogue reads it.
 
     Args:
+        dtype: of its elements.
+        steps: its strides.
+        n: columns of C.
         base: bytes that divide the buffer's address.
-        size: bytes of an element.
-        offset, steps: first element, and strides of the other indices, in elements.
+        offset: first element, from there.
     """
-    return align(base, offset * size, *(step * size for step in steps)) >= min(16, 4 * size)
+    size = dtype.bytes
+    aligned = align(base, offset * size, *(step * size for step in steps.lines))
+    quads, eights = (
+        steps.column == 1 and is_multiple(n, count) and aligned >= min(BASE_BYTES, count * size)
+        for count in (4, 8)
+    )
+    return Tensor(
+        dtype=dtype,
+        along_m=steps.row != 0,
+        along_n=steps.column != 0,
+        quads=bool(quads),
+        eights=bool(eights and size == 2),
+    )
 
 
-def _bias(bias: Any, asked: Asked) -> tuple[tuple[Any, Any, Any], bool]:
-    """(batch, row, column) strides of a bias, and whether its quads along N are aligned."""
+def _bias(bias: Any, asked: Asked) -> tuple[Steps, Tensor]:
+    """Strides of a bias, and how it is read."""
     compat.freeze(bias)
     problem, sizes, strides = asked.problem, list(bias.get_size()), list(bias.get_stride())
     wanted = [asked.sizes.get(name, getattr(problem, name)) for name in ("batch", "m", "n")]
@@ -248,9 +260,9 @@ def _bias(bias: Any, asked: Asked) -> tuple[tuple[Any, Any, Any], bool]:
         raise Declined("the bias has a negative stride")
     size = bias.get_dtype().itemsize
     base, unsure = base_alignment(bias, size)
-    aligned = quads_aligned(base, size, bias.get_layout().offset, batch, row) and not unsure
-    quads = column == 1 and is_multiple(wanted[2], 4) and aligned
-    return (batch, row, column), bool(quads)
+    found, dtype = Steps(batch, row, column), _dtype(bias.get_dtype())
+    base, offset = size if unsure else base, bias.get_layout().offset
+    return found, tensor_of(dtype, found, wanted[2], base, offset)
 
 
 @dataclass(frozen=True)

@@ -110,3 +110,41 @@ def test_groups(groups, stride):
     dense = GemmProblem.dense(70, 72, 96, groups=groups)
     _, findings = run(with_outputs(dense, fusion, stride), STAGED)
     assert not findings
+
+
+def scaled_residual(dtype, **runs):
+    """relu(acc + bias)·r + r, of a residual r that is read several neighbours at a time."""
+    bias = Tensor(dtype=BF16, along_m=False, along_n=True, quads=True)
+    whole = Tensor(dtype=dtype, along_m=True, along_n=True, **runs)
+    nodes = (
+        node("acc"),
+        node("tensor", value=0),
+        node("add", 0, 1),
+        node("relu", 2),
+        node("tensor", value=1),
+        node("mul", 3, 4),
+        node("add", 5, 4),
+    )
+    return Fusion(nodes=nodes, tensors=(bias, whole))
+
+
+@pytest.mark.parametrize("config", [STAGED, SPLIT, HTI], ids=["staged", "split-K", "hti"])
+@pytest.mark.parametrize("out", [BF16, FP32])
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+def test_eight_neighbours_of_a_residual(dtype, out, config):
+    """Rows of 72 elements, 80 apart: the last tile has one run of eight."""
+    fusion = scaled_residual(dtype, quads=True, eights=True)
+    dense = GemmProblem.dense(150, 72, 200, out_dtype=out)
+    problem = dataclasses.replace(dense, fusion=fusion, tensors=((0, 0, 1), (0, 80, 1)))
+    assert GemmProblem.from_json(problem.to_json()) == problem
+    _, findings = run(problem, config)
+    assert not findings
+
+
+@pytest.mark.parametrize("groups", ["m4", "n4"])
+def test_eight_neighbours_in_groups(groups):
+    fusion = scaled_residual(BF16, quads=True, eights=True)
+    dense = GemmProblem.dense(70, 72, 96, groups=groups)
+    problem = dataclasses.replace(dense, fusion=fusion, tensors=((0, 0, 1), (0, 80, 1)))
+    _, findings = run(problem, STAGED)
+    assert not findings
