@@ -153,9 +153,14 @@ def _on_ray(
 
 def _tell_left(outcomes: list[Outcome], budget: float) -> None:
     """What a budget cut off, where it did."""
-    left = sum(not m.tried for o in outcomes if o.record for m in o.record.measurements)
+    left = sum(_left(o.record) for o in outcomes if o.record)
     if left and budget:
         say(f"the budget of {budget:g} s ran out with {left} candidates left; tune again goes on")
+
+
+def _left(record: TuningRecord) -> int:
+    """Candidates that were not tried."""
+    return sum(not m.tried for m in record.measurements)
 
 
 def _print(arguments: argparse.Namespace, outcomes: list[Outcome]) -> None:
@@ -164,7 +169,9 @@ def _print(arguments: argparse.Namespace, outcomes: list[Outcome]) -> None:
             say(f"{outcome.problem} on {outcome.device}: {outcome.error}")
     kernels = {o.record.id: _kernel(o.record) for o in outcomes if o.record is not None}
     rows = [
-        summary(o.record) | {"measured_now": o.measured, "kernel": _json(kernels[o.record.id])}
+        summary(o.record)
+        | {"measured_now": o.measured, "left": _left(o.record)}
+        | {"kernel": _json(kernels[o.record.id])}
         for o in outcomes
         if o.record is not None
     ]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Launches of one kernel with different sizes that are kept ready.
 KEPT_SIZES = 4096
+# Elements of a line along K that a kernel may load of a K step, at the most.
+LINE = 512
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class Sized:
         if 0 in (sizes.get("m"), sizes.get("n"), sizes.get("batch")):
             return _nothing
         if sizes.get("k") == 0:
-            return _zeros
+            return self._sums_of_nothing(sizes)
         from .. import space
         from ..arch import get_arch
 
@@ -164,6 +166,26 @@ class Sized:
             way = "compile with smaller sizes, or leave FLYDSL out of max_autotune_gemm_backends"
             raise ProblemError("sizes", sizes, f"have no launch: {limit}", way)
         return load(launch, self._launch.problem, self._scratch)
+
+    def _sums_of_nothing(self, sizes: dict[str, int]) -> Any:
+        """Products without K: what the epilogue makes of zeros."""
+        import torch
+
+        problem = self._launch.problem
+        if problem.grouping is not None:
+            return _zeros
+        strides = dict.fromkeys(("lda", "ldb", "a_batch", "b_batch"), 0)
+        one = self._new({**sizes, **strides, "k": 1})
+        narrow = getattr(torch, problem.dtype.value)
+        longest = max(sizes.get("m", problem.m), sizes.get("n", problem.n))
+
+        def call(c: Any, a: Any, b: Any, *tensors: Any) -> None:
+            zeros = torch.zeros(longest + LINE, dtype=narrow, device=c.device)
+            column = zeros.as_strided((*a.shape[:-1], 1), (0,) * a.dim())
+            row = zeros.as_strided((*b.shape[:-2], 1, b.shape[-1]), (0,) * b.dim())
+            one(c, column, row, *tensors)
+
+        return call
 
 
 def _nothing(c: Any, a: Any, b: Any, *tensors: Any) -> None:

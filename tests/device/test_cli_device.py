@@ -132,8 +132,10 @@ def test_a_budget_that_runs_out_is_told(capsys: pytest.CaptureFixture[str]) -> N
     assert status == 1 and "none measured yet" in out
     left = tuner.DEFAULT_CANDIDATES
     assert f"the budget of 0.001 s ran out with {left} candidates left; tune again" in err
-    status, _, err = run(capsys, *argv, "--budget", "300")
-    assert status == 0 and "budget" not in err
+    (row,) = json.loads(run(capsys, *argv, "--budget", "0.001", "--json")[1])
+    assert (row["left"], row["measured_now"]) == (left, 0)
+    status, out, err = run(capsys, *argv, "--budget", "300", "--json")
+    assert status == 0 and "budget" not in err and json.loads(out)[0]["left"] == 0
 
 
 def test_tune_reports_what_has_no_kernel(capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,16 +191,31 @@ def test_a_dynamic_k_has_one_kernel_for_whole_steps_and_one_for_all(ours_is_fast
     assert graphs == 1
 
 
-def test_a_k_that_nothing_is_known_of_stays_with_aten():
-    a, b = random(40, 64), random(64, N)
-    torch._dynamo.decorators.mark_unbacked(a, 1)
-    torch._dynamo.decorators.mark_unbacked(b, 0)
+UNKNOWN = {
+    "weights' gradient": lambda c, a, b: a.t() @ b,
+    "bias": lambda c, a, b: torch.addmm(c, a.t(), b).relu(),
+    "a batch": lambda c, a, b: (a.view(-1, 2, 20).permute(1, 2, 0) @ b) + 1,
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize("device", ["reference", "emulator"])
+def test_a_k_that_nothing_is_known_of(request, device, name):
+    """The rows that a mask selects, as in routing to experts: any number of them, 0 too."""
+    request.getfixturevalue("ours_is_fast" if device == "reference" else "real_kernels")
     before = len(choices.decisions())
-    with torch.no_grad():
-        result = torch.compile(lambda a, b: a @ b, mode="max-autotune")(a, b)
+    counters.clear()
+    fast = torch.compile(UNKNOWN[name], mode="max-autotune")
+    for k in (64, 1, 0, 7, 128, 33):
+        c, a, b = random(N), random(k, 40), random(k, N)
+        for tensor in (a, b):
+            torch._dynamo.decorators.mark_unbacked(tensor, 0)
+        with torch.no_grad():
+            result = fast(c, a, b)
+        exact = UNKNOWN[name](*(x.double() for x in (c, a, b)))
+        torch.testing.assert_close(result.double(), exact, rtol=2**-7, atol=2e-2)
     (decision,) = choices.decisions()[before:]
-    assert decision.chosen == "ATEN", decision
-    torch.testing.assert_close(result.double(), a.double() @ b.double(), rtol=2**-7, atol=2e-2)
+    assert decision.chosen == "FLYDSL" and counters["stats"]["unique_graphs"] == 1, decision
 
 
 def test_a_mask_of_indices_counts_dynamic_rows(ours_is_fast, monkeypatch):

@@ -91,15 +91,21 @@ def _multiples() -> dict[Any, int]:
     return found
 
 
+def guardable(number: Any) -> bool:
+    """Whether relations of a number's symbols can be guarded: unbacked ones, and those of a graph
+    whose guards are made already, cannot."""
+    from torch._inductor.virtualized import V
+
+    environment: Any = V.graph.sizevars.shape_env
+    unbacked = any(environment.is_unbacked_symint(s) for s in number.free_symbols)
+    return not (getattr(environment, "frozen", False) or unbacked)
+
+
 def guard(condition: Any) -> bool:
     """Compile again where a relation of symbols fails; False if that cannot be had."""
     from torch._inductor.virtualized import V
 
-    environment: Any = V.graph.sizevars.shape_env
-    unbacked = any(environment.is_unbacked_symint(s) for s in condition.free_symbols)
-    if getattr(environment, "frozen", False) or unbacked:
-        return False
-    return bool(environment.evaluate_expr(condition))
+    return guardable(condition) and bool(V.graph.sizevars.shape_env.evaluate_expr(condition))
 
 
 def current_node() -> Any:
