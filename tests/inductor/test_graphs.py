@@ -117,4 +117,5 @@ def test_an_expression_that_mutates_an_input(compiled, ours_is_fast, dtype):
 
     result, _, _ = compiled(f, a, b, target)
     assert_product(target, a, b)
-    assert torch.equal(result, target + 1)
+    # The kernel adds before it rounds, as Inductor's own do.
+    torch.testing.assert_close(result, target + 1, rtol=torch.finfo(dtype).eps, atol=1e-2)
