@@ -22,6 +22,7 @@ from .config import (
     WAVE_SIZE,
     GemmConfig,
     KernelSpec,
+    store_width,
 )
 from .fusion import INDEX_EXTENT
 from .grouping import Axis
@@ -49,9 +50,13 @@ WAVES_ALONE = 4
 # K is a multiple of this for 8-bit operands, as in torch: a 16-byte piece never has K's end inside.
 SCALED_K = 16
 OUT_TYPES = (DType.BF16, DType.FP16, DType.FP32)
+# What an epilogue may give beside those.
+NARROW_TYPES = (DType.FP8_E4M3, DType.FP8_E5M2)
 OPS = ("mm", "addmm", "bmm", "baddbmm", "grouped_mm", "scaled_mm", "scaled_grouped_mm")
 # Offsets of a grouped problem are held a lane each, in registers of every wave.
 GROUPS = 16 * WAVE_SIZE
+# Bytes of the narrowest store of 8-bit results.
+NARROW_BYTES = 4
 # Workgroups of a launch along the second axis of the grid (HIP's limit).
 GRID_Y = 65535
 # Scratch memory a split-K launch may ask for.
@@ -148,9 +153,17 @@ def dtype_limit(name: str) -> str:
 
 
 def _out_limit(p: GemmProblem) -> str | None:
-    if p.out_dtype in OUT_TYPES:
-        return None
-    return f"output {p.out_dtype.value} has no kernel; supported: bfloat16, float16, float32"
+    outputs = [(p.out_dtype, store_width(p))]
+    if p.fusion is not None:
+        outputs += [(store.dtype, store.width) for store in p.fusion.stores]
+    for dtype, width in outputs:
+        if dtype in OUT_TYPES:
+            continue
+        if dtype not in NARROW_TYPES or p.fusion is None:
+            return f"output {dtype.value} has no kernel; supported: bfloat16, float16, float32"
+        if width < NARROW_BYTES or (p.grouping is not None and p.grouping.axis is Axis.N):
+            return f"{dtype.value} is stored four neighbours of a row at a time"
+    return None
 
 
 def why_not(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:

@@ -17,6 +17,7 @@ TYPES = {"bfloat16": fx.BFloat16, "float16": fx.Float16, "float32": fx.Float32}
 # How truths lie in memory.
 TYPES |= {"bool": fx.Uint8}
 QUAD = 4
+E4M3_MAX = 448.0
 
 
 def quad(value: float) -> fx.Vector:
@@ -32,6 +33,24 @@ def _intrinsic(name: str, *args: Any) -> fx.Vector:
 def _fma(x: Any, y: Any, z: Any) -> fx.Vector:
     """x·y + z, rounded once: v_pk_fma_f32, half of the issues of a product and a sum."""
     return _intrinsic("fma", x, y, z)
+
+
+def eight_bits(x: Any, dtype: Any) -> fx.Int32:
+    """4 fp32 as four E4M3FN or E5M2 in a word, rounded to even.
+
+    What is too large becomes the largest number in the one, infinite values too, and infinite in
+    the other, as in torch 2.13 to 2.15; a NaN stays one.
+    """
+    convert = rocdl.cvt_pk_bf8_f32
+    if dtype.value == "float8_e4m3fn":
+        # Of what is larger the instruction makes NaN (CDNA4 ISA guide, 7.3, FP16_OVFL off).
+        x = _intrinsic("minimum", _intrinsic("maximum", x, quad(-E4M3_MAX)), quad(E4M3_MAX))
+        convert = rocdl.cvt_pk_fp8_f32
+    word = as_ir_value(fx.Int32(0))
+    for half in range(2):
+        pair = (as_ir_value(x[2 * half + i]) for i in range(2))
+        word = convert(fx.Int32.ir_type, *pair, word, bool(half))
+    return fx.Int32(word)
 
 
 def _each(operation: Any, x: Any) -> fx.Vector:

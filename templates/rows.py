@@ -12,7 +12,7 @@ import flydsl.expr as fx
 
 from ..config import Output, c_pad_bytes
 from . import ops
-from .pointwise import QUAD, TYPES
+from .pointwise import QUAD, TYPES, eight_bits
 from .tensors import tile_extents
 from .workgroup import Workgroup, batch_offset
 
@@ -57,7 +57,7 @@ class Rows:
 
     def __init__(self, wg: Workgroup, output: Output, width: int) -> None:
         self.wg, self.width = wg, width
-        self.size, self.kind = output.dtype.bytes, TYPES[output.dtype.value]
+        self.size, self.dtype = output.dtype.bytes, output.dtype
         self.through_lds = wg.spec.through_lds(output._replace(width=width))
         name, sizes = output.pointer, wg.sizes
         address = wg.addresses[name]
@@ -112,7 +112,12 @@ class Rows:
 
     def narrowed(self, block: Block) -> Block:
         """A block with the elements that are stored."""
-        return block if self.size == 4 else block._replace(value=block.value.to(self.kind))
+        if self.size == 4:
+            return block
+        if self.size == 1:
+            word = eight_bits(block.value, self.dtype)
+            return block._replace(value=fx.Vector.from_elements([word], fx.Int32))
+        return block._replace(value=block.value.to(TYPES[self.dtype.value]))
 
     def _targets(self, blocks: list[Block]) -> list[Target]:
         """Where `store` puts these blocks."""

@@ -133,6 +133,8 @@ def offer(inputs: Inputs, others: Sequence[Any], *, needed: bool = False) -> Any
             shapes.record(recording, [operands.plain(problem)])
         device = _device(inputs.layout.device)
         limit = space.problem_limit(problem, device.arch)
+        # What the op itself gives, whatever an epilogue may.
+        limit = limit or space.problem_limit(operands.plain(problem), device.arch)
         if limit:
             raise Declined(limit)
         return _choice(asked, device, inputs)

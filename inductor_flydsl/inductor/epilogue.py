@@ -20,7 +20,7 @@ from ..signature import TENSORS
 from . import compat
 from .axes import Axes, Steps, Unfusable
 from .extents import align, hint, is_static
-from .handlers import FLOATS, Handler, Read, Scan, Value, unwrap
+from .handlers import EIGHT_BIT_FLOATS, FLOATS, Handler, Read, Scan, Value, unwrap
 from .operands import BASE_BYTES, base_alignment, tensor_of
 from .runtime import Launch
 
@@ -77,8 +77,9 @@ class Program:
         layout, target = compat.stored_in(node)
         if not isinstance(pointwise, ir.Pointwise):
             raise Unfusable(f"{name} is a {type(pointwise).__name__}, not a pointwise function")
-        if str(layout.dtype) not in FLOATS:
-            raise Unfusable(f"{name} is {layout.dtype}; kernels store {', '.join(FLOATS)}")
+        stored = (*FLOATS, *EIGHT_BIT_FLOATS)
+        if str(layout.dtype) not in stored:
+            raise Unfusable(f"{name} is {layout.dtype}; kernels store {', '.join(stored)}")
         axes = Axes(self.extents, list(pointwise.ranges))
         borders: Any = Scan(lambda name, index: axes.note(index))
         with V.set_ops_handler(borders):
@@ -95,6 +96,8 @@ class Program:
             result = unwrap(pointwise.inner_fn(axes.index))
         if not isinstance(result, Value):
             raise Unfusable(f"{name} has no single value")
+        if result.narrow not in ("", str(layout.dtype)):
+            raise Unfusable(f"{name} is {layout.dtype}, made of {result.narrow}")
         dtype, base = DType.parse(str(layout.dtype)), BASE_BYTES
         if target is not None:
             found, unsure = base_alignment(target, dtype.bytes)
@@ -106,6 +109,8 @@ class Program:
     def _match(self, axes: Axes, name: str | None, index: Any) -> None:
         if name in self.made:
             place = self.made[name].place
+            if self.made[name].dtype.scaled:
+                raise Unfusable(f"{name} is {self.made[name].dtype.value}, and is read again")
             if place.heads:
                 raise Unfusable(f"{name} has its heads side by side, and is read again")
             axes.match(index, place)

@@ -24,6 +24,8 @@ RENAMED = {"truediv": "div", "logical_and": "and", "logical_or": "or", "logical_
 BITWISE = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_not": "not", "bitwise_xor": "ne"}
 TAKEN = {*UNARY, *BINARY, *COMPARE, *LOGIC}
 FLOATS = ("torch.bfloat16", "torch.float16", "torch.float32")
+# What is stored, and read by nobody in the kernel.
+EIGHT_BIT_FLOATS = ("torch.float8_e4m3fn", "torch.float8_e5m2")
 INTEGERS = ("torch.int8", "torch.uint8", "torch.int16", "torch.int32", "torch.int64")
 BOOL = "torch.bool"
 # fp32 holds every whole number up to this.
@@ -65,10 +67,12 @@ class Value:
     Attributes:
         index: of the node.
         bounds: of a whole number.
+        narrow: type of 8 bits that it is to be rounded to, which it is where it is stored.
     """
 
     index: int
     bounds: tuple[int, int] | None = None
+    narrow: str = ""
 
 
 def unwrap(value: Any) -> Any:
@@ -152,6 +156,8 @@ class Handler:
         value = self._number(value)
         if str(dtype) in FLOATS:
             return Value(value.index)
+        if str(dtype) in EIGHT_BIT_FLOATS:
+            return Value(value.index, narrow=str(dtype))
         if str(dtype) in INTEGERS and value.bounds is not None:
             return value
         raise Unfusable(f"conversion to {dtype}")
@@ -204,6 +210,8 @@ class Handler:
 
     def _value(self, x: Any) -> Value:
         x = unwrap(x)
+        if isinstance(x, Value) and x.narrow:
+            raise Unfusable(f"it computes with {x.narrow}, which kernels store as a last step")
         return x if isinstance(x, Value) else self._literal(x)
 
     def _literal(self, value: Any) -> Value:

@@ -165,3 +165,37 @@ def test_a_trained_layer_and_its_activation_are_one_kernel():
     for value, got, other in zip(exact, ours, eager, strict=True):
         error, allowed = (got - value).norm(), (other - value).norm()
         assert error <= 2 * allowed + 1e-3 * value.norm()
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_a_cast_to_eight_bits_is_the_last_step(compiled, ours_is_fast, kind):
+    """With the value that it is made of beside it, and alone."""
+
+    def function(x, w):
+        y = F.relu(x @ w.t()) * 0.25
+        return y, y.to(kind)
+
+    x, w = random(M, K), random(N, K)
+    (y, z), code, (decision,) = compiled(function, x, w)
+    exact = F.relu(x.double() @ w.double().t()) * 0.25
+    assert z.dtype is kind and "cpp_fused" not in code and len(decision.stored) == 1
+    torch.testing.assert_close(y.double(), exact, rtol=2**-7, atol=2e-2)
+    torch.testing.assert_close(z.double(), exact, rtol=2**-2, atol=2e-2)
+    alone, code, (decision,) = compiled(lambda x, w: function(x, w)[1], x, w)
+    assert "cpp_fused" not in code and not decision.stored and not decision.apart
+    torch.testing.assert_close(alone.double(), exact, rtol=2**-2, atol=2e-2)
+
+
+def test_what_is_computed_with_eight_bits_stays_apart(compiled, ours_is_fast):
+    def function(x, w):
+        return (x @ w.t()).to(torch.float8_e4m3fn).to(torch.bfloat16) * 3
+
+    result, _, (decision,) = compiled(function, random(M, K), random(N, K))
+    assert any("computes with torch.float8_e4m3fn" in text for text in decision.apart), decision
+    assert result.isfinite().all()
+
+
+def test_a_cast_to_float64_stays_apart(compiled, ours_is_fast):
+    x, w = random(M, K), random(N, K)
+    result, _, (decision,) = compiled(lambda x, w: (x @ w.t()).double(), x, w)
+    assert result.dtype is torch.float64 and len(decision.apart) == 1, decision
