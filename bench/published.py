@@ -96,7 +96,8 @@ def parse_tile(kind: str, name: str, split_k: int) -> Tile | None:
     """The tile that AITER's name of a kernel encodes, None if it encodes none."""
     if found := _FLYDSL.match(name):
         stages, m, n, k, split, waves_m, waves_n, waves_k = map(int, found.groups())
-        return Tile(m, n, k, stages, waves_m, waves_n, waves_k, split, 0, False)
+        waves = waves_m, waves_n, waves_k
+        return Tile(m, n, k, stages, *waves, split, group_m=0, xcd_remap=False)
     if found := _OPUS.match(name):
         _, m, n, k, waves_m, waves_n = map(int, found.groups())
         stages, split = _stages(kind, m, n, k), max(1, split_k)
@@ -197,7 +198,7 @@ def flydsl_variants(work: Workload, tile: tuple[int, int, int]) -> Iterator[Tile
         for stages in sorted({deepest, max(2, deepest // 2)}):
             if stages == 2 or work.k // (split * tile_k) >= stages - 1:
                 for waves in _wave_grids(*tile):
-                    yield Tile(*tile, stages, *waves, split, 0, False)
+                    yield Tile(*tile, stages, *waves, split, group_m=0, xcd_remap=False)
 
 
 def _wave_grids(tile_m: int, tile_n: int, tile_k: int) -> list[tuple[int, int, int]]:
