@@ -540,7 +540,9 @@ def candidates(problem: GemmProblem, arch: Arch) -> list[GemmConfig]:
 
 def configs(problem: GemmProblem) -> list[GemmConfig]:
     """The space that a problem of this kind is given, legal or not, in a fixed order."""
-    everything = every_config()
+    # K steps of other types are no news in a list of what is not legal.
+    steps = TILE_K_SCALED if problem.dtype.scaled else TILE_K
+    everything = [config for config in every_config() if config.tile_k in steps]
     if problem.grouping is None:
         return everything
     return [
