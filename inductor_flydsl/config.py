@@ -400,10 +400,13 @@ class KernelSpec:
         return max(rings, *tiles, 0)
 
     def through_lds(self, output: Output) -> bool:
-        """See `through_lds`. Waves of split-K kernels store on their own; where N is ragged, the
-        tiles that a group ends in go through LDS."""
-        narrow = through_lds(output.width, output.dtype.bytes)
-        return (narrow or self.ragged is Axis.N) and self.config.split_k == 1
+        """See `through_lds`. Waves of split-K kernels store on their own, and where some have
+        ended, of kernels whose epilogue has narrower results than the product that was tuned;
+        where N is ragged, the tiles that a group ends in go through LDS."""
+        c = self.config
+        if c.split_k > 1 or (self.fusion is not None and c.direct and c.finishers < c.waves):
+            return False
+        return through_lds(output.width, output.dtype.bytes) or self.ragged is Axis.N
 
     @property
     def name(self) -> str:

@@ -19,6 +19,11 @@ HTI = GemmConfig(pipeline="hti", tile_m=128, tile_n=128, tile_k=64, stages=2, wa
 ROLLED = GemmConfig(
     pipeline="rolled", tile_m=128, tile_n=128, tile_k=128, stages=4, waves_m=2, waves_n=2
 )
+DIRECT = GemmConfig(
+    pipeline="direct", tile_m=32, tile_n=32, tile_k=128, stages=2, waves_m=1, waves_n=1, waves_k=4
+)
+# Fewer blocks of C than waves.
+THIN = dataclasses.replace(DIRECT, tile_m=16, tile_n=16)
 BF16, FP16, FP32 = DType.BF16, DType.FP16, DType.FP32
 
 
@@ -64,7 +69,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("config", [STAGED, SPLIT, HTI], ids=["staged", "split-K", "hti"])
+PIPELINES = {"staged": STAGED, "split-K": SPLIT, "hti": HTI, "direct": DIRECT, "thin": THIN}
+
+
+@pytest.mark.parametrize("config", PIPELINES.values(), ids=PIPELINES)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_pre_activation_beside_its_gelu(case, config):
     out, kept, n, ldc, ld, width = case
