@@ -203,7 +203,12 @@ HTI = GemmConfig(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("config", [CONFIG, HTI], ids=["staged", "hti"])
+DIRECT = GemmConfig(
+    pipeline="direct", tile_m=32, tile_n=32, tile_k=128, stages=4, waves_m=1, waves_n=1, waves_k=4
+)
+
+
+@pytest.mark.parametrize("config", [CONFIG, HTI, DIRECT], ids=["staged", "hti", "direct"])
 @pytest.mark.parametrize("n", [72, 71], ids=["wide stores", "through LDS"])
 def test_masks_of_both_kinds_in_every_pipeline(config, n):
     """acc where column ≤ row and a stored bool says so, 0 elsewhere."""

@@ -19,6 +19,9 @@ from inductor_flydsl.space import why_not
 
 STAGED = GemmConfig(tile_m=64, tile_n=64, tile_k=64, stages=3, waves_m=2, waves_n=2)
 HTI = GemmConfig(pipeline="hti", tile_m=128, tile_n=128, tile_k=64, stages=2, waves_m=2, waves_n=4)
+DIRECT = GemmConfig(
+    pipeline="direct", tile_m=64, tile_n=32, tile_k=128, stages=2, waves_m=1, waves_n=1, waves_k=4
+)
 # Bytes of the 600th row or K line are past 4 GiB.
 FAR = 4 * 2**20
 M, N, K = 600, 72, 130
@@ -41,7 +44,7 @@ def product(problem: GemmProblem, config: GemmConfig, c, a, b, *added) -> None:
     torch.testing.assert_close(c, expected, rtol=2**-7, atol=1e-6)
 
 
-@pytest.mark.parametrize("config", [STAGED, HTI], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [STAGED, HTI, DIRECT], ids=lambda c: c.name)
 def test_rows_of_a_and_c_past_four_gibibytes(config):
     generator = torch.Generator().manual_seed(2)
     a, c = far(M, K), far(M, N)
@@ -55,7 +58,7 @@ def test_rows_of_a_and_c_past_four_gibibytes(config):
     product(problem, config, c, a, b.t())
 
 
-@pytest.mark.parametrize("config", [STAGED, HTI], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [STAGED, HTI, DIRECT], ids=lambda c: c.name)
 def test_lines_of_k_past_four_gibibytes(config):
     generator = torch.Generator().manual_seed(3)
     k = M
