@@ -304,13 +304,13 @@ class TestEmulator:
         # The chain makes another kernel of the one that was tried.
         assert (decision.chosen, graphs) == ("FLYDSL", 1) and len(seen) <= 2
 
-    @pytest.mark.parametrize("sizes", [(64, 256, 7, 33), (33, 64, 2, 200)])
+    @pytest.mark.parametrize("sizes", [(128, 256, 7, 33), (33, 64, 2, 200)])
     def test_k(self, monkeypatch, sizes):
         seen = self.kernels(monkeypatch)
         function, make, dims = SUMS["bias"]
         found, graphs = run(function, make, sizes, dims)
         assert {d.chosen for d in found} == {"FLYDSL"}
-        assert graphs == len(found) == (2 if sizes[0] == 64 else 1) and len(seen) <= 4
+        assert graphs == len(found) == (2 if sizes[0] == 128 else 1) and len(seen) <= 4
 
     def test_the_workspace_of_split_k_is_shared(self, monkeypatch):
         from inductor_flydsl.devices import extras
