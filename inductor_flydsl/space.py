@@ -417,7 +417,7 @@ def _space(scaled: bool) -> list[GemmConfig]:
     whole = [*_staged_configs(tiles_k), *_hti_configs((128, 256) if scaled else (32, 64))]
     whole += _rolled_configs() if scaled else []
     split = _split_configs(whole, shortest=tiles_k[0])
-    streams = _stream_configs(whole, shortest=tiles_k[0])
+    streams = _stream_configs(whole)
     return [*whole, *split, *streams, *([] if scaled else direct.configs(_SPLITS[:2]))]
 
 
@@ -444,13 +444,13 @@ def _split_configs(configs: list[GemmConfig], shortest: int) -> Iterator[GemmCon
 _STREAMS = ((2, 1), (3, 1), (4, 1), (6, 1), (8, 1), (3, 2), (4, 3))
 
 
-def _stream_configs(configs: list[GemmConfig], shortest: int) -> Iterator[GemmConfig]:
+def _stream_configs(configs: list[GemmConfig]) -> Iterator[GemmConfig]:
     """Stream-K pays where rounds are long: with large tiles, one a compute unit at a time."""
     for config, (split, tiles) in itertools.product(configs, _STREAMS):
         large = config.pipeline == "hti" and config.tile_m * config.tile_n > 128 * 128
         few = config.accumulators * split <= 1024
         alone = tiles == 1 or config.accumulators <= TWO_PLACES_ACCUMULATORS
-        if config.xcd_remap and large and few and alone and config.tile_k > shortest:
+        if config.xcd_remap and large and few and alone and config.tile_k > TILE_K[0]:
             yield replace(config, split_k=split, stream_k=tiles)
 
 

@@ -22,6 +22,11 @@ B1 A1. Each is waited for at the end of the phase before it is read in: B0 at 2,
 A1 at 1. Five half tiles have been issued after it by then, beginning with the next in that order:
 `Step.younger`.
 
+The first step finds three half tiles on their way, which it reads first, and not seven: a wave is
+stuck at a load for which there is no room, and multiplies nothing meanwhile. It loads two half
+tiles a phase, in the same order, and leaves what every step leaves. They go into slots that nothing
+was read from, but for B0 of step 2 in phase 2, and A0 and B1 in phase 3, when they may.
+
 Block scales of a step are read with the half tile that they belong to. Their ring is filled with
 B0, which is the first of them: it has three slots or more, so that a slot is filled a whole chunk
 after it was last read.
@@ -47,6 +52,9 @@ STAGES = 2
 LGKMCNT_MAX = 15
 # Half tiles that may be in flight at a wait.
 YOUNGER = 5
+# Half tiles that are asked for before the first step: what it reads first. With all those that a
+# later step finds on their way, waves would be stuck at loads before they multiply anything.
+FIRST, AHEAD = 3, 7
 # Phase → (half of A, half of B) that it multiplies. Fragments are kept over the K step.
 QUARTERS = ((0, 0), (0, 1), (1, 0), (1, 1))
 # Half tiles in the order of their loads.
@@ -101,32 +109,38 @@ class Step:
         own = self.halves[half].operand.dma_steps
         return own + (self.scales.dma_steps if half == B0 and self.scales is not None else 0)
 
-    def younger(self, half: int) -> int:
-        """DMAs that may be in flight where this half tile must have landed."""
-        return sum(self.dma_steps((half + 1 + i) % 4) for i in range(YOUNGER))
+    def younger(self, half: int, count: int) -> int:
+        """DMAs of the half tiles that were issued after one, which must have landed."""
+        return sum(self.dma_steps((half + 1 + i) % 4) for i in range(count))
 
-    def wait(self, half: int, reads: int = 0) -> None:
+    def wait(self, half: int, reads: int = 0, count: int = YOUNGER) -> None:
         """Wait at the end of a memory cluster for the DMAs of the half tile that is read next.
 
         Args:
             half: which that is.
             reads: of this cluster that may be on their way behind the barrier; 15 is as good as
                 any.
+            count: half tiles that were issued after it.
         """
         # Gathers write LDS with DS operations, which must be done at the barrier.
         lgkmcnt = 0 if self.gathers else min(reads, LGKMCNT_MAX)
-        ops.wait(vmcnt=self.younger(half), lgkmcnt=lgkmcnt)
+        ops.wait(vmcnt=self.younger(half, count), lgkmcnt=lgkmcnt)
 
-    def start(self) -> None:
-        """Start the loads that come before the first step: all of it and most of the second."""
+    def start(self, count: int) -> None:
+        """Start the loads of the first half tiles, which come before the first step."""
         if self.scales is not None:
             for piece in range(-self.scales.early, 0):
                 self.scales.load(fx.Int32(piece))
-        for count, (k_step, half) in enumerate((i // 4, i % 4) for i in range(7)):
-            self.load(fx.Int32(k_step), half)
-            if count in (1, 3):
+        for i in range(count):
+            self.load(fx.Int32(i // 4), i % 4)
+            if i in (1, 3):
                 # Every wave's share of what is read first is asked for before anything else.
                 ops.barrier()
+
+    def catch_up(self) -> None:
+        """Start what the first step would have loaded beside what every step does."""
+        for i in range(FIRST, AHEAD):
+            self.load(fx.Int32(i // 4), i % 4)
 
     def clear_heads(self, count: Any) -> None:
         """Wait for the first step, and clear what it holds of K before ``count`` elements."""
@@ -180,7 +194,12 @@ class Step:
 
 
 def run_step(
-    step: Step, acc: list[Any], b0: list[Any], k_step: Any, remaining: Any = None
+    step: Step,
+    acc: list[Any],
+    b0: list[Any],
+    k_step: Any,
+    remaining: Any = None,
+    first: bool = False,
 ) -> tuple[list[Any], list[Any]]:
     """The eight clusters of a K step, each ended by a barrier.
 
@@ -193,6 +212,7 @@ def run_step(
         b0: what was read of half tile B0.
         k_step: index of the step.
         remaining: K elements of a partial step, which is the last.
+        first: it is the first step, and starts what `start` left out too.
 
     Returns:
         The accumulators, and what was read of B0 of the next step.
@@ -204,10 +224,17 @@ def run_step(
     for phase, (i, j) in enumerate(QUARTERS):
         fresh = (A0, B1, A1, B0)[phase]
         read = step.read(k_step + phase // 3, fresh)
-        half, ahead = REFILL[phase]
-        step.load(k_step + ahead, half)
+        count = YOUNGER
+        if first:
+            for number in range(FIRST + 2 * phase, FIRST + 2 * phase + 2):
+                step.load(fx.Int32(number // 4), number % 4)
+            count = FIRST - 1 + phase
+        else:
+            half, ahead = REFILL[phase]
+            step.load(k_step + ahead, half)
         # X(3) needs nothing of what M(3) reads.
-        step.wait((B1, A1, B0, A0)[phase], LGKMCNT_MAX if phase == 3 else step.reads(fresh))
+        reads = LGKMCNT_MAX if phase == 3 else step.reads(fresh)
+        step.wait((B1, A1, B0, A0)[phase], reads, count)
         ops.set_priority(1)
         ops.barrier()
         if phase == 3:
@@ -233,20 +260,35 @@ def multiply_halves(wg: Workgroup, a: Any, b: Any) -> list[Any]:
     step_of = Step(wg, a, b)
     tile_k = spec.config.tile_k
     acc = [wg.cleared() for _ in range(4 * a[0].g.fragments * b[0].g.fragments)]
-    step_of.start()
-    if const_expr(wg.place.k_head is not None):
+    full = ops.quotient(k, tile_k)
+    peeled = wg.place.k_head is None
+    step_of.start(FIRST if peeled else AHEAD)
+    if const_expr(not peeled):
         step_of.clear_heads(wg.place.k_head)
-    step_of.wait(A0)
+    step_of.wait(A0, count=FIRST - 2 if peeled else YOUNGER)
     ops.barrier()
     b0 = step_of.read(fx.Int32(0), B0)
     if wave[0] == 1:
         ops.barrier()
-    full = ops.quotient(k, tile_k)
 
     def advance(acc: Any, b0: Any, k_step: Any, remaining: Any = None) -> Any:
         return run_step(step_of, acc, b0, k_step, remaining)
 
-    for k_step in range(0, full, 1):
+    def begin(acc: Any, b0: Any) -> Any:
+        return run_step(step_of, acc, b0, fx.Int32(0), first=True)
+
+    def catch_up() -> None:
+        step_of.catch_up()
+
+    done = fx.Int32(0)
+    if const_expr(peeled):
+        if full > 0:
+            acc, b0 = begin(acc, b0)
+            done = fx.Int32(1)
+    if const_expr(peeled and spec.k_tail):
+        if full == 0:
+            catch_up()
+    for k_step in range(done, full, 1):
         acc, b0 = advance(acc, b0, k_step)
     if const_expr(spec.k_tail):
         acc, b0 = advance(acc, b0, full, k - full * tile_k)

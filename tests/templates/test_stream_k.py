@@ -38,7 +38,8 @@ LARGE = dataclasses.replace(
 SHAPES = [
     (2, 96, 64, 640, SMALL),
     (5, 97, 65, 643, SMALL),
-    (16, 33, 130, 321, SMALL),
+    (4, 33, 130, 321, SMALL),
+    (16, 33, 130, 321, CHAINS),
     (3, 1, 200, 192, SMALL),
     (5, 97, 65, 643, CHAINS),
     (7, 100, 130, 330, CHAINS),
@@ -59,6 +60,15 @@ def test_equals_the_float64_product(units, m, n, k, config, layout):
 
 def test_the_largest_tile():
     _, findings = run_on(3, GemmProblem.dense(264, 304, 576, dtype="float16"), LARGE)
+    assert not findings
+
+
+@pytest.mark.parametrize("types", ["mxfp8", "mxfp4", "fp8"])
+@pytest.mark.parametrize("config", [HTI, HTI_CHAINS], ids=lambda c: c.name)
+def test_narrow_operands(config, types):
+    step = 256 if types == "mxfp4" else 128
+    problem = GemmProblem.parse(f"257,129,{9 * step + 32},{types}")
+    _, findings = run_on(4, problem, dataclasses.replace(config, tile_k=step))
     assert not findings
 
 

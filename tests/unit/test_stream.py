@@ -68,6 +68,7 @@ def test_names_and_json() -> None:
     ("m", "change", "words"),
     [
         (4096, {}, "no round is partial, 256 tiles fill 256 compute units"),
+        (2048, {}, "no round is full"),
         (4608, {"split_k": 1}, "more workgroups than tiles"),
         (4608, {"split_k": 3, "stream_k": 3}, "more workgroups than tiles"),
         (4608, {"split_k": 5, "stream_k": 3}, "more workgroups than others"),
