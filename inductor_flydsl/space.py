@@ -280,6 +280,8 @@ def _stream_limit(problem: GemmProblem, config: GemmConfig, arch: Arch) -> str |
         return (
             f"{given}: no round is partial, {tiles} tiles fill {arch.compute_units} compute units"
         )
+    if config.stream_k == 1 and not config.whole(problem, arch.compute_units):
+        return f"{given}: no round is full, so that it would be split-K"
     return None
 
 

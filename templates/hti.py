@@ -281,11 +281,12 @@ def multiply_halves(wg: Workgroup, a: Any, b: Any) -> list[Any]:
         step_of.catch_up()
 
     done = fx.Int32(0)
-    if const_expr(peeled):
+    # The outer conditions are known while the kernel is traced, the inner ones when it runs.
+    if const_expr(peeled):  # noqa: SIM102
         if full > 0:
             acc, b0 = begin(acc, b0)
             done = fx.Int32(1)
-    if const_expr(peeled and spec.k_tail):
+    if const_expr(peeled and spec.k_tail):  # noqa: SIM102
         if full == 0:
             catch_up()
     for k_step in range(done, full, 1):
