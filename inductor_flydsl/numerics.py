@@ -80,8 +80,7 @@ def reduced(problem: GemmProblem, config: GemmConfig) -> GemmProblem:
     """
     if problem.flops <= CPU_CHECK_FLOPS:
         return problem
-    # Of stream-K, each workgroup has a step or more.
-    steps = max(config.stages + STEADY_STEPS, config.split_k)
+    steps = config.stages + STEADY_STEPS
     extents: dict[str, Any] = {
         "m": _cut(problem.m, config.tile_m, 1),
         "n": _cut(problem.n, config.tile_n, 1),

@@ -14,12 +14,13 @@ def first_of(column: int, workgroups: int, tiles: int) -> int:
     return column * workgroups // tiles
 
 
-def shares(workgroups: int, tiles: int) -> int:
-    """Workgroups that have a share of each tile; 0 where that differs from column to column.
+def columns_of(member: int, workgroups: int, tiles: int) -> range:
+    """The columns in whose tiles a member of a chain has a share, though it may have no K step."""
+    return range(member * tiles // workgroups, -(-(member + 1) * tiles // workgroups))
 
-    Members divide a chain evenly up to whole K steps, and it holds for tiles of as many steps as
-    there are members or more.
-    """
+
+def shares(workgroups: int, tiles: int) -> int:
+    """Workgroups that have a share of each tile; 0 where that differs from column to column."""
     counts = {
         -(-(column + 1) * workgroups // tiles) - first_of(column, workgroups, tiles)
         for column in range(tiles)

@@ -16,7 +16,7 @@ import flydsl.compiler as flyc
 import flydsl.expr as fx
 from flydsl.expr import const_expr
 
-from ..stream import first_of
+from ..stream import columns_of, first_of
 from . import ops
 from .tiles import divisor, in_turns, remap_xcd
 from .workgroup import Launched, Place, Workgroup
@@ -59,6 +59,7 @@ class Share:
         column: of the first tile that it has of the chain.
         begin, middle, end: K steps of the chain: its first, that of the next tile, and that of the
             next member.
+        places: tiles that it has a share of.
     """
 
     shared: Any
@@ -69,6 +70,7 @@ class Share:
     begin: Any
     middle: Any
     end: Any
+    places: Any
 
     @classmethod
     def of(cls, launched: Launched) -> Share:
@@ -84,7 +86,8 @@ class Share:
         begin, end = (
             _part((member + i) * (steps * config.stream_k), config.split_k) for i in range(2)
         )
-        column = _reached(begin, steps, config.stream_k)
+        columns = [columns_of(i, config.split_k, config.stream_k) for i in range(config.split_k)]
+        column = _pick(member, [own[0] for own in columns])
         return cls(
             shared=shared,
             chain=shared.select(spare - member * chains, pid),
@@ -94,6 +97,7 @@ class Share:
             begin=begin,
             middle=(column + 1) * steps,
             end=end,
+            places=_pick(member, [len(own) for own in columns]),
         )
 
     def count(self, launched: Launched) -> Any:
@@ -101,7 +105,8 @@ class Share:
         sizes = launched.sizes
         left = sizes.tiles * sizes.batch - sizes.whole - self._tile(self.column)
         first = (left > 0).select(fx.Int32(1), fx.Int32(0))
-        second = ((left > self.chains) & (self.end > self.middle)).select(fx.Int32(1), fx.Int32(0))
+        both = (left > self.chains) & (self.places > 1)
+        second = both.select(fx.Int32(1), fx.Int32(0))
         return self.shared.select(first + second, fx.Int32(1))
 
     def place(self, launched: Launched, index: Any) -> Place:
@@ -110,10 +115,12 @@ class Share:
         config = spec.config
         column, begin, end = self.column, self.begin, self.end
         if config.stream_k > 1:
-            later = index > 0
+            later, over = index > 0, end > self.middle
             column = later.select(column + 1, column)
             begin = later.select(self.middle, begin)
-            end = (later | (end < self.middle)).select(end, self.middle)
+            # Whoever has no K step of a tile is waited for nevertheless: its share is zero.
+            first_end, later_end = over.select(self.middle, end), over.select(end, self.middle)
+            end = later.select(later_end, first_end)
         tile = self._tile(column)
         number = self.shared.select(sizes.whole + tile, self.chain)
         batch, inside = fx.Int32(0), number
@@ -121,7 +128,8 @@ class Share:
             batch, inside = ops.divide_by(number, divisor(sizes, "tiles"))
         tiles_m = _tiles(sizes.m, config.tile_m)
         tile_m, tile_n = in_turns(inside, tiles_m, sizes, config.group_m)
-        first, steps = _first_of(column, launched), _steps(launched)
+        firsts = [first_of(i, config.split_k, config.stream_k) for i in range(config.stream_k)]
+        first, steps = _pick(column, firsts), _steps(launched)
         k0 = self.shared.select(begin - column * steps, fx.Int32(0)) * config.tile_k
         k = self.shared.select((end - begin) * config.tile_k, sizes.k)
         left = sizes.k - k0
@@ -143,12 +151,11 @@ class Share:
         return column * self.chains + self.chain
 
 
-def _first_of(column: Any, launched: Launched) -> Any:
-    """`stream.first_of` of a column."""
-    config = launched.spec.config
-    found = fx.Int32(0)
-    for i in range(1, config.stream_k):
-        found = (column == i).select(fx.Int32(first_of(i, config.split_k, config.stream_k)), found)
+def _pick(index: Any, values: list[int]) -> Any:
+    """The value at an index."""
+    found = fx.Int32(values[0])
+    for i in range(1, len(values)):
+        found = (index == i).select(fx.Int32(values[i]), found)
     return found
 
 

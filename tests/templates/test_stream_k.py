@@ -133,6 +133,20 @@ def test_one_kernel_for_any_m(m, config):
     assert not device.last_run.findings
 
 
+@pytest.mark.parametrize("config", [SMALL, CHAINS, THREE, FIVE], ids=lambda c: c.name)
+@pytest.mark.parametrize("k", [1, 64, 128, 129, 192])
+def test_fewer_k_steps_than_members(k, config):
+    # As a kernel of dynamic K may meet them: some have a share without a step.
+    problem = GemmProblem.dense(97, 65, k)
+    device, kernel = loaded(problem, config, 5)
+    c, a, b = measure.operands(problem)
+    for _ in range(2):
+        c.fill_(float("nan"))
+        kernel(c, a, b)
+        assert not device.last_run.findings
+        measure.compare(c, a, b)
+
+
 @pytest.mark.parametrize("config", [SMALL, CHAINS], ids=lambda c: c.name)
 def test_an_epilogue_is_applied_once_to_every_tile(config):
     tensors = (

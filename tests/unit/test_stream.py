@@ -31,14 +31,17 @@ def test_members_with_a_share_of_each_tile(workgroups: int, tiles: int, expected
 
 
 @pytest.mark.parametrize(("workgroups", "tiles"), [(4, 1), (3, 2), (5, 2), (4, 3), (7, 3), (8, 7)])
-def test_first_members_and_shares_are_those_of_whole_k_steps(workgroups: int, tiles: int) -> None:
-    for steps in range(workgroups, 4 * workgroups + 3):
+def test_members_have_whole_k_steps_of_their_columns(workgroups: int, tiles: int) -> None:
+    for steps in range(4 * workgroups):
         begins = [i * tiles * steps // workgroups for i in range(workgroups + 1)]
-        for column in range(tiles):
-            first, end = column * steps, (column + 1) * steps
-            having = [i for i in range(workgroups) if begins[i] < end and begins[i + 1] > first]
-            assert having[0] == stream.first_of(column, workgroups, tiles)
-            assert len(having) == stream.shares(workgroups, tiles)
+        for member in range(workgroups):
+            own = stream.columns_of(member, workgroups, tiles)
+            assert own[0] * steps <= begins[member] <= begins[member + 1] <= (own[-1] + 1) * steps
+            assert 1 <= len(own) <= 2
+    for column in range(tiles):
+        having = [i for i in range(workgroups) if column in stream.columns_of(i, workgroups, tiles)]
+        assert having[0] == stream.first_of(column, workgroups, tiles)
+        assert len(having) == stream.shares(workgroups, tiles)
 
 
 def test_grid_and_workspace() -> None:
