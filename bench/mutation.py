@@ -95,7 +95,6 @@ def subjects(quick: bool) -> list[Subject]:
         ("hti", (130, 136, 44), "NT", half),
         ("hti", (130, 136, 44), "NN", half),
         ("split-K", (128, 64, 0), "NT", split),
-        ("stream-K", (128, 128, 0), "NT", replace(square, split_k=3, stream_k=2)),
     ]
     return [_subject(*row) for row in plan[: 2 if quick else len(plan)]]
 
