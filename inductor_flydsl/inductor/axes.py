@@ -39,6 +39,16 @@ class Steps:
         """The stride of the outer index where batches are taken as so many heads each."""
         return self.outer if self.heads else self.batch * heads
 
+    def same(self, other: Steps, extents: tuple[Any, Any, Any]) -> bool:
+        """Both walk over the same elements; nothing moves along an axis of one place."""
+        pairs = zip(extents, self.axes, other.axes, strict=True)
+        along = all(ours == theirs for extent, ours, theirs in pairs if extent != 1)
+        return along and (self.heads, self.outer) == (other.heads, other.outer)
+
+    @property
+    def axes(self) -> tuple[Any, Any, Any]:
+        return (self.batch, self.row, self.column)
+
     @property
     def lines(self) -> tuple[Any, ...]:
         """All but that of neighbours along N."""

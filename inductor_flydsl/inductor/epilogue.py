@@ -90,7 +90,7 @@ class Program:
         with V.set_ops_handler(scan):
             pointwise.inner_fn(axes.index)
         if axes.dims is None:
-            raise Unfusable(f"{name}, which runs with it, does not read the product")
+            raise Unfusable(f"{name}, which Inductor fused with it, does not read the product")
         handler: Any = Handler(self, axes)
         with V.set_ops_handler(handler):
             result = unwrap(pointwise.inner_fn(axes.index))
@@ -240,7 +240,7 @@ def _check_updates(chain: Program, results: list[Result]) -> None:
     """A buffer that is updated in place is read at the very elements that are stored alone."""
     for result in results:
         own = [r for r in chain.reads if r.name == result.updates]
-        if any(r.offset != 0 or r.steps != result.place for r in own):
+        if any(r.offset != 0 or not r.steps.same(result.place, chain.extents) for r in own):
             raise Unfusable(f"{result.updates} is updated in place and read at other elements too")
 
 

@@ -98,6 +98,9 @@ class Scan:
     def indirect_indexing(self, *args: Any, **kwargs: Any) -> Any:
         raise Unfusable("it gathers: a tensor says which elements it reads")
 
+    def masked(self, *args: Any, **kwargs: Any) -> Any:
+        raise Unfusable("it reads under a mask, as an update of a slice, padding or torch.cat does")
+
     def __getattr__(self, name: str) -> Callable[..., Value]:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -137,6 +140,8 @@ class Handler:
         """A sum of the batch, the row and the column, each times a number."""
         strides, offset = self._axes.coefficients(index)
         steps = self._axes.steps(strides)
+        if steps == (0, 0, 0) and not is_static(offset):
+            raise Unfusable(f"{index}, a dynamic size, is used as a number")
         if not all(is_static(number) for number in (offset, *steps)):
             raise Unfusable(f"index {index} is dynamic")
         total = self._literal(int(offset))

@@ -338,3 +338,12 @@ class TestEmulator:
         assert decision.config.split_k > 1 and graphs == 1
         # The last launches need no more than the first, so they use its memory.
         assert len(set(made[-6:])) == 2
+
+
+def test_a_dynamic_size_as_a_number_says_so(ours_is_fast):
+    def function(a, b):
+        return (a @ b) * a.shape[1] ** -0.5
+
+    found, _ = run(function, lambda k: (random(48, k), random(k, N)), (64, 128), (1, 0))
+    apart = [text for d in found for text in d.apart]
+    assert apart and all("a dynamic size, is used as a number" in text for text in apart), apart

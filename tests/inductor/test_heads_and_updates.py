@@ -143,6 +143,26 @@ def test_an_update_in_place_is_one_kernel(compiled, ours_is_fast, function, widt
     assert body.count("    flydsl_kernel_") == 1 and "empty_strided" not in body
 
 
+@pytest.mark.parametrize("shape", [(M, 1), (1, N)], ids=str)
+def test_an_update_of_one_column_or_row_is_one_kernel(compiled, ours_is_fast, shape):
+    rows, columns = shape
+    inputs = random(*shape), random(rows, K), random(columns, K)
+    y, exact, code, (decision,) = updated(compiled, UPDATES["add"], *inputs)
+    torch.testing.assert_close(y.double(), exact, rtol=2**-6, atol=4e-2)
+    assert not any(text in code for text in OWN) and not decision.apart, (code, str(decision))
+
+
+def test_an_update_of_some_columns_says_why_it_stays_apart(compiled, ours_is_fast):
+    def function(y, x, w):
+        y[:, 3 : 3 + N] += x @ w.t()
+
+    inputs = random(M, N + 8), random(M, K), random(N, K)
+    y, exact, _, decisions = updated(compiled, function, *inputs)
+    torch.testing.assert_close(y.double(), exact, rtol=2**-6, atol=4e-2)
+    apart = [text for d in decisions for text in d.apart]
+    assert apart and all("reads under a mask" in text for text in apart), apart
+
+
 def test_an_update_and_the_product_itself(compiled, ours_is_fast):
     def function(y, x, w):
         product = x @ w.t()
@@ -183,9 +203,13 @@ def test_a_reader_of_the_old_value_comes_first(compiled, ours_is_fast):
 
 
 @pytest.mark.usefixtures("real_kernels")
-@pytest.mark.parametrize("width", [N, N + 1], ids=["wide stores", "through LDS"])
-def test_an_update_on_the_emulator(width):
-    y, x, w = random(M, width), random(M, K), random(width, K)
+@pytest.mark.parametrize(
+    "rows, width",
+    [(M, N), (M, N + 1), (M, 1), (1, N)],
+    ids=["wide stores", "through LDS", "one column", "one row"],
+)
+def test_an_update_on_the_emulator(rows, width):
+    y, x, w = random(rows, width), random(rows, K), random(width, K)
     exact = y.double() + x.double() @ w.double().t()
     with torch.no_grad():
         torch.compile(UPDATES["add"], mode="max-autotune")(y, x, w)
