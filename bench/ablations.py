@@ -81,8 +81,8 @@ def run(shape: tuple[int, int, int], config: Any) -> Any:
     from inductor_flydsl.compiler import compile_spec
     from inductor_flydsl.config import KernelSpec
     from inductor_flydsl.devices import get_device
-    from inductor_flydsl.numerics import operands
     from inductor_flydsl.problem import GemmProblem
+    from inductor_flydsl.samples import operands
 
     problem = GemmProblem.dense(*shape, layout="NT")
     device = get_device("emulator")

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from inductor_flydsl.arch import GFX950
-from inductor_flydsl.calibration import UNFITTED
-from inductor_flydsl.model import CALIBRATION, CLOCK, estimate
+from inductor_flydsl.calibration import MODELLED, UNFITTED
+from inductor_flydsl.model import CLOCK, estimate
 
 from . import published
 from .output import exit_with, finish, parser
@@ -137,7 +137,7 @@ def collect(quick: bool) -> dict[str, Any]:
     }
     return {
         "clock": CLOCK,
-        "calibration": {kind: list(pair) for kind, pair in CALIBRATION.items()},
+        "calibration": {kind: list(pair) for kind, pair in MODELLED.items()},
         "quick": quick,
         "halves": "parity of the first byte of SHA-256 of 'M,N,K': even fitted, odd held out",
         "unknown_tile": errors(rows, blind),
@@ -162,14 +162,14 @@ def independent() -> list[dict[str, Any]]:
 
 
 def unmet(results: dict[str, Any]) -> list[str]:
-    """Targets that the held-out half misses, and cells of either half beyond CALIBRATION."""
+    """Targets that the held-out half misses, and cells of either half beyond MODELLED."""
     missed = []
     for cell in results["unknown_tile"]:
         name = f"{cell['half']} {cell['kind']} {cell['band']}"
-        low, high = CALIBRATION[cell["kind"]]
+        low, high = MODELLED[cell["kind"]]
         if not results["quick"] and (cell["p10"] < low or cell["p90"] > high):
             found = f"{cell['p10']:.3f} to {cell['p90']:.3f}"
-            missed.append(f"{name}: {found} exceeds model.CALIBRATION {low} to {high}")
+            missed.append(f"{name}: {found} exceeds calibration.MODELLED {low} to {high}")
         if cell["half"] != HALVES[HELD_OUT]:
             continue
         if not MEDIAN_TARGET[0] <= cell["p50"] <= MEDIAN_TARGET[1]:
@@ -190,7 +190,7 @@ def unmet(results: dict[str, Any]) -> list[str]:
 
 def show(results: dict[str, Any]) -> None:
     """Print the tables."""
-    error = ", ".join(f"{k} {low} to {high}" for k, (low, high) in CALIBRATION.items())
+    error = ", ".join(f"{k} {low} to {high}" for k, (low, high) in MODELLED.items())
     print(f"clock: {CLOCK} (a formula). Actual/predicted, widest p10 to p90 of a cell: {error}")
     print(f"halves: {results['halves']}{'; QUICK, a fifth of the rows' * results['quick']}")
     titles = {
@@ -234,7 +234,7 @@ def draw(file: str, results: dict[str, Any]) -> None:
     for axes, kind in zip(panels, KINDS, strict=True):
         points = [p for p in results["points"] if p[0] == kind and p[1] == HELD_OUT]
         axes.scatter([p[2] for p in points], [p[5] / p[6] for p in points], s=8, color="#0072b2")
-        axes.axhspan(*CALIBRATION[kind], color="#0072b2", alpha=0.15, linewidth=0)
+        axes.axhspan(*MODELLED[kind], color="#0072b2", alpha=0.15, linewidth=0)
         axes.set(xscale="log", yscale="log", xlabel="M", title=kind)
         axes.minorticks_off()
         ticks = (0.5, 0.7, 1, 1.5, 2, 4, 8)

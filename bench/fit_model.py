@@ -1,6 +1,6 @@
 """Fit the cost model's constants: `python -m bench.fit_model [--quick] [--rounds N]`.
 
-Prints `ModelConstants` fields to paste into ``inductor_flydsl/model.py``; clock ``model``. Only
+Prints `ModelConstants` fields to paste into ``inductor_flydsl/constants.py``; clock ``model``. Only
 rows of the FITTED half are read (see `bench.published.Row.half`). The loss is a mean over the eight
 cells of type and M band of the mean of: the log error of the best tile of the space; where
 the winner's tile is known from FlyDSL's name, also that tile's log error and how far it is
@@ -16,7 +16,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from inductor_flydsl.arch import GFX950
-from inductor_flydsl.model import CLOCK, CONSTANTS, ModelConstants, Tile, estimate
+from inductor_flydsl.constants import CONSTANTS, ModelConstants
+from inductor_flydsl.model import CLOCK, Tile, estimate
 
 from . import published
 from .output import exit_with

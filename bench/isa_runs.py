@@ -103,7 +103,7 @@ def case_of(problem: Any, config: Any, seed: int = 0) -> Case:
     from inductor_flydsl.config import KernelSpec
     from inductor_flydsl.devices import emulator as device_module
     from inductor_flydsl.devices import get_device
-    from inductor_flydsl.numerics import operands
+    from inductor_flydsl.samples import operands
 
     artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
     call = get_device("emulator").load(artifact, problem, config)

@@ -127,14 +127,14 @@ def clock_beyond(found: Sequence[standings.Standing]) -> list[str]:
 
 def header(options: argparse.Namespace, count: int) -> str:
     """What the times are, and of which versions."""
-    from inductor_flydsl import calibration, model
+    from inductor_flydsl import calibration
 
     known = versions()
     used = ", ".join(f"{name} {known[name]}" for name in ("torch", "flydsl", "triton"))
     return (
         f"clock: emulated (gfx950, cycle-approximate; no GPU was used); {used}, {known['date']}\n"
         f"error of the clock: published/emulated p10-p90 {_ranges(calibration.EMULATED)}; of the "
-        f"model that picks candidates: published/predicted {_ranges(model.CALIBRATION)}\n"
+        f"model that picks candidates: published/predicted {_ranges(calibration.MODELLED)}\n"
         f"{count} shapes of {options.op}; ours: best of {options.candidates} candidates; peers: "
         f"their default configurations"
         + (f", but for those predicted over {options.within:g}x slower" if options.within else "")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from . import model
 from .arch import Arch
+from .constants import CONSTANTS
 from .dtypes import DType
 from .problem import GemmProblem, Layout, alignment
 
@@ -49,6 +49,6 @@ def along_k(problem: GemmProblem, arch: Arch) -> Copied | None:
     if not b_lies:
         copied = replace(copied, ldb=p.k, b_inner=1, b_align=alignment(p.k))
         moved, launches = moved + 2 * p.n * p.k, launches + 1
-    us = launches * model.CONSTANTS.launch_us + moved / arch.hbm_tb_s * 1e-6
+    us = launches * CONSTANTS.launch_us + moved / arch.hbm_tb_s * 1e-6
     names = " and ".join("A" * (not a_lies) + "B" * (not b_lies))
     return Copied(problem=replace(copied, layout=Layout.NT), operands=names, us=us)

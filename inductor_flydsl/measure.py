@@ -28,13 +28,12 @@ from .numerics import (
     check,
     check_bytes,
     compare,
-    launches,
     nearer,
-    operands,
     reduced,
 )
 from .problem import GemmProblem
 from .records import NOT_MEASURED, Measurement, now_utc
+from .samples import launches, operands
 
 if TYPE_CHECKING:
     from .compiler import Artifact

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .devices.base import Clock, Device
-from .numerics import operand_bytes
 from .problem import GemmProblem
+from .samples import operand_bytes
 
 Call = Callable[[], None]
 Sample = Callable[[], float]

@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import compiler, numerics, settings, space
+from .. import compiler, numerics, samples, settings, space, variants
 from ..config import GemmConfig, KernelSpec
 from ..devices import get_device
 from ..errors import InductorFlyDSLError, ProblemError
@@ -139,7 +139,7 @@ def _print_details(problem: GemmProblem, report: Report) -> None:
 
 
 def _config(problem: GemmProblem, name: str, device: EmulatorDevice) -> GemmConfig:
-    for config in (*space.configs(problem), *space.every_config()):
+    for config in (*space.configs(problem), *variants.every_config()):
         if config.name == name:
             why = space.why_not(problem, config, device.arch)
             if why:
@@ -161,7 +161,7 @@ def _check(problem: GemmProblem, config: GemmConfig, device: EmulatorDevice, see
             report.run = device.last_run
         kernel = device.load(artifact, problem, config)
         times = []
-        for tensors in numerics.launches(problem, "cpu", seed=seed):
+        for tensors in samples.launches(problem, "cpu", seed=seed):
             times.append(device.time(functools.partial(kernel, *tensors)).us)
         report.us = sum(times) / len(times)
     except InductorFlyDSLError as error:

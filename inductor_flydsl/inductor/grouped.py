@@ -181,7 +181,7 @@ def _grouped(a: Any, b: Any, layout: Any, op: str, grouping: Grouping) -> Asked:
     fixed = {name: v for name, v in extents.items() if name != grouping.axis.value}
     extents |= static_extents(**fixed)
     m, n, k = extents.values()
-    if min(int(v) for v in extents.values() if is_static(v)) < 1:
+    if any(int(v) < 1 for v in extents.values() if is_static(v)):
         raise Declined(f"an operand is empty ({m}x{n}x{k})")
     if not equal(k, k2):
         raise Declined(f"A has {k} columns and B {k2} rows")

@@ -149,8 +149,7 @@ def _extents(a: Any, b: Any) -> tuple[Any, Any, Any, Any]:
         n = int(n)
     if batches and not same(batch, others[0]):
         raise Declined(f"A has a batch of {batch} and B of {others[0]}")
-    known = [int(v) for v in (batch, m, n, k) if is_static(v)]
-    if min(known) < 1:
+    if any(int(v) < 1 for v in (batch, m, n, k) if is_static(v)):
         raise Declined(f"an operand is empty ({batch}x{m}x{n}x{k})")
     return batch, m, n, k
 

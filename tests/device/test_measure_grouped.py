@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_measure import Faulty
 
-from inductor_flydsl import compiler, numerics
+from inductor_flydsl import compiler, numerics, samples
 from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.devices import get_device
 from inductor_flydsl.devices.base import Timing
@@ -66,7 +66,7 @@ def test_on_the_wall_clock_all_splits_take_turns() -> None:
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_operands_and_the_product_of_groups(groups: str, layout: str) -> None:
     problem = GemmProblem.dense(40, 24, 72, layout=layout, groups=groups)
-    c, a, b, ends = numerics.operands(problem, seed=1, split=Split.SKEWED)
+    c, a, b, ends = samples.operands(problem, seed=1, split=Split.SKEWED)
     get_device("reference").load(None, problem, CONFIG)(c, a, b, ends)  # type: ignore[arg-type]
     numerics.compare(c, a, b, offsets=ends)
     # One row or column, or one term of the sums, belongs to another group.

@@ -11,7 +11,7 @@ from inductor_flydsl.compiler import compile_spec  # noqa: E402
 from inductor_flydsl.config import KernelSpec  # noqa: E402
 from inductor_flydsl.devices import Clock, get_device  # noqa: E402
 from inductor_flydsl.errors import DeviceUnavailable, InductorFlyDSLError  # noqa: E402
-from inductor_flydsl.measure import operands  # noqa: E402
+from inductor_flydsl.samples import operands  # noqa: E402
 
 
 def available():

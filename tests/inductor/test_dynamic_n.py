@@ -160,6 +160,18 @@ def test_attention_of_any_length(ours_is_fast, name):
     assert ("n" in found[0].dynamic, "k" in found[1].dynamic) == (True, True)
 
 
+def test_every_extent_of_a_batch(ours_is_fast):
+    """Nothing of the product is known when it is compiled, as with ``dynamic=True``."""
+
+    def make(n):
+        return random(n % 5 + 2, n, n + 8), random(n % 5 + 2, n + 8, n + 3)
+
+    sizes = (63, 64, 7, 130, 33)
+    (decision,), graphs = run(torch.bmm, make, sizes, ((0, 1, 2), (0, 1, 2)))
+    assert (decision.chosen, graphs) == ("FLYDSL", 1), decision
+    assert set(decision.dynamic) >= {"batch", "m", "n", "k"}
+
+
 def test_a_size_beyond_the_limit_compiles_again(ours_is_fast, monkeypatch):
     monkeypatch.setattr(space, "INT32_MAX", 100)
     function, make, dims = CASES["rows of weights"]

@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from inductor_flydsl import measure, numerics, settings
+from inductor_flydsl import measure, samples, settings
 from inductor_flydsl.arch import GFX950
 from inductor_flydsl.compiler import compile_spec
 from inductor_flydsl.config import KernelSpec
@@ -59,7 +59,7 @@ def run_grouped(problem, config, extents, change=lambda *operands: None, **emula
     artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
     device = EmulatorDevice()
     device.arch = dataclasses.replace(GFX950, compute_units=2, xcds=1)
-    c, a, b, offsets, *others = numerics.operands(problem, seed=len(extents))
+    c, a, b, offsets, *others = samples.operands(problem, seed=len(extents))
     offsets.copy_(torch.tensor(extents).cumsum(0))
     change(a, b, *others)
     kernel = device.load(artifact, problem, config)

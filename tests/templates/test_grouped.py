@@ -13,7 +13,7 @@ import pytest
 import torch
 from kernel_runs import run_grouped
 
-from inductor_flydsl import emulator, numerics
+from inductor_flydsl import emulator, numerics, samples
 from inductor_flydsl.compiler.flydsl_bridge import compile_to_bytes
 from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.dtypes import DType
@@ -109,7 +109,7 @@ def check(axis, extents, case, **options):
         assert c.isnan().all()
         return
     numerics.compare(c, a, b, offsets=offsets)
-    assert int(numerics._buffer(c).isnan().logical_not().sum()) == c.numel()
+    assert int(samples.buffer(c).isnan().logical_not().sum()) == c.numel()
 
 
 def name(value):
@@ -204,7 +204,7 @@ def test_columns_of_less_aligned_results(layout, align):
     config = dataclasses.replace(SQUARE, persistent=1)
     c, a, b, offsets = run_grouped(problem, config, [130, 6, 64, 64])
     numerics.compare(c, a, b, offsets=offsets)
-    assert int(numerics._buffer(c).isnan().logical_not().sum()) == c.numel()
+    assert int(samples.buffer(c).isnan().logical_not().sum()) == c.numel()
 
 
 def test_infinity_next_to_a_groups_sum_stays_out_of_it():

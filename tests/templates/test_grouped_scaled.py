@@ -11,7 +11,7 @@ import pytest
 import torch
 from kernel_runs import run, run_grouped
 
-from inductor_flydsl import microscaling, numerics
+from inductor_flydsl import microscaling, numerics, samples
 from inductor_flydsl.config import GemmConfig
 from inductor_flydsl.problem import GemmProblem
 from inductor_flydsl.scaling import Scales, factors
@@ -74,7 +74,7 @@ def check(problem, config, extents):
     exact = numerics.exact_operands(problem, a, b, others, offsets)
     tensors = others[2:] if problem.block_scaled else others
     numerics.compare(c, *exact, problem.fusion, tensors, offsets=offsets)
-    assert int(numerics._buffer(c).isnan().logical_not().sum()) == c.numel()
+    assert int(samples.buffer(c).isnan().logical_not().sum()) == c.numel()
 
 
 def legal(config, types):

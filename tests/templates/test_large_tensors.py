@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 import torch
 
-from inductor_flydsl import measure, numerics
+from inductor_flydsl import measure, numerics, samples
 from inductor_flydsl.arch import GFX950
 from inductor_flydsl.compiler import compile_spec
 from inductor_flydsl.config import GemmConfig, KernelSpec
@@ -128,7 +128,7 @@ def test_what_lies_far_apart_is_measured_near():
     near = numerics.nearer(far)
     assert (near.a_batch, near.b_batch, near.c_batch) == (2**16, far.b_batch, 2**16)
     assert KernelSpec.of(near, STAGED) == KernelSpec.of(far, STAGED)
-    assert numerics.operand_bytes(near) < 2**20 < 2**32 < numerics.operand_bytes(far)
+    assert samples.operand_bytes(near) < 2**20 < 2**32 < samples.operand_bytes(far)
     artifact = compile_spec(KernelSpec.of(far, STAGED), "gfx950", "emulator")
     found = measure.measure(get_device("emulator"), artifact, far, STAGED)
     assert found.failure is None and found.us > 0

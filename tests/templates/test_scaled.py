@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 from kernel_runs import run
 
-from inductor_flydsl import microscaling, numerics, space
+from inductor_flydsl import microscaling, numerics, samples, space
 from inductor_flydsl.arch import GFX950
 from inductor_flydsl.compiler import compile_spec
 from inductor_flydsl.config import GemmConfig, KernelSpec
@@ -104,7 +104,7 @@ def launched(problem, config, change):
     """(C, exact float64 product) of a launch on operands that `change` has set up."""
     import torch
 
-    a_c, a, b, *others = numerics.operands(problem, seed=9)
+    a_c, a, b, *others = samples.operands(problem, seed=9)
     change(a.view(torch.uint8), b.view(torch.uint8), *(x.view(torch.uint8) for x in others))
     artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
     device = get_device("emulator")

@@ -13,8 +13,8 @@ from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.devices import get_device
 from inductor_flydsl.devices.emulator import sampled_compute_units
 from inductor_flydsl.grouping import Split
-from inductor_flydsl.numerics import operands
 from inductor_flydsl.problem import GemmProblem
+from inductor_flydsl.samples import operands
 
 
 @functools.cache

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench import calibrate, fit_model, published
-from inductor_flydsl.model import CALIBRATION, CONSTANTS
+from inductor_flydsl.calibration import MODELLED
+from inductor_flydsl.constants import CONSTANTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,7 +93,7 @@ def test_the_quick_script_prints_its_clock_and_writes_its_results(tmp_path: Path
     command = [sys.executable, "-m", "bench.calibrate", "--quick", "--json", str(file)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "clock: model" in done.stdout
-    assert all(f"{low} to {high}" in done.stdout for low, high in CALIBRATION.values())
+    assert all(f"{low} to {high}" in done.stdout for low, high in MODELLED.values())
     found = json.loads(file.read_text())
     assert found["clock"] == "model" and found["quick"] is True
     for key in ("unknown_tile", "unknown_tile_without_dominated", "known_tile"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inductor_flydsl import calibration, model
+from inductor_flydsl import calibration
 from inductor_flydsl.problem import GemmProblem
 
 
@@ -14,7 +14,7 @@ def test_a_clock_that_measures_has_no_error_to_tell() -> None:
 
 
 def test_the_error_is_of_the_operands_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    low, high = model.CALIBRATION["mxfp4"]
+    low, high = calibration.MODELLED["mxfp4"]
     fp4 = GemmProblem.dense(64, 64, 64, dtype="mxfp4")
     assert f"are {low} to {high} of it (mxfp4, p10 to p90)" in calibration.note("model", fp4)
     half = GemmProblem.dense(64, 64, 64, dtype="fp16")
@@ -30,7 +30,7 @@ def test_the_error_is_of_the_operands_type(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_errors_are_ranges_around_what_is_plausible() -> None:
-    for table in (model.CALIBRATION, calibration.UNFITTED, calibration.EMULATED):
+    for table in (calibration.MODELLED, calibration.UNFITTED, calibration.EMULATED):
         assert {kind.removeprefix(calibration.GROUPED) for kind in table} <= {
             "bf16", "mxfp8", "mxfp4",
         }  # fmt: skip

@@ -12,9 +12,8 @@ import pytest
 from unit_fakes import CONFIGS, PROBLEM, measured, record, target
 
 from inductor_flydsl import cli, settings
-from inductor_flydsl.calibration import EMULATED, UNFITTED
+from inductor_flydsl.calibration import EMULATED, MODELLED, UNFITTED
 from inductor_flydsl.cli import output
-from inductor_flydsl.model import CALIBRATION
 from inductor_flydsl.problem import GemmProblem
 from inductor_flydsl.records import Store
 
@@ -162,7 +161,7 @@ def test_explain(capsys: pytest.CaptureFixture[str], filled: Store) -> None:
     assert "US (model)" in out and "US (gpu_event)" in out
     assert f"pick {CONFIGS[0].name}" in out and "made up" in out
     assert "bytes of LDS exceed" in out
-    low, high = CALIBRATION["bf16"]
+    low, high = MODELLED["bf16"]
     assert f"clock model: published MI355X times are {low} to {high} of it (bf16" in out
     assert out.count("published MI355X times") == 1  # the stored record's clock measures
     assert out.count("staged_") > 6

@@ -10,7 +10,7 @@ from inductor_flydsl.arguments import launch_arguments
 from inductor_flydsl.config import GemmConfig, KernelSpec, load_kind, store_width
 from inductor_flydsl.errors import ConfigError
 from inductor_flydsl.problem import GemmProblem
-from inductor_flydsl.space import every_config
+from inductor_flydsl.variants import every_config
 
 CONFIG = GemmConfig(tile_m=128, tile_n=64, tile_k=32, stages=3, waves_m=2, waves_n=2)
 

@@ -17,7 +17,9 @@ RANK |= {"grouping": 1, "problem": 1.6, "scale_ring": 1.7, "microscaling": 2}
 RANK |= {"settings": 1, "config": 2, "arguments": 2.5, "signature": 1.8}
 RANK |= {
     "space": 3,
+    "variants": 2.9,
     "model": 3,
+    "constants": 2.9,
     "ranking": 3.5,
     "devices": 3,
     "records": 4,
@@ -28,6 +30,7 @@ RANK |= {
     "locks": 1,
     "processes": 1,
     "numerics": 4,
+    "samples": 3,
     "timing": 5,
     "ledger": 5,
     "background": 6,

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from bench.fit_model import FREE
-from inductor_flydsl import model, ranking, space
+from inductor_flydsl import constants, model, ranking, space
 from inductor_flydsl.arch import GFX950
 from inductor_flydsl.config import GemmConfig
 from inductor_flydsl.problem import GemmProblem
@@ -62,7 +62,9 @@ def test_more_work_takes_no_less_time(extent: str) -> None:
     [((256, 256), 100), ((256, 128), 94), ((128, 128), 70), ((128, 64), 47)],
 )
 def test_utilisation_of_the_k_loop(tile: tuple[int, int], published: int) -> None:
-    warm = replace(model.CONSTANTS, workgroup_flight=44 * 1024, cu_flight=44 * 1024, miss_ns=0.0)
+    warm = replace(
+        constants.CONSTANTS, workgroup_flight=44 * 1024, cu_flight=44 * 1024, miss_ns=0.0
+    )
     arch = replace(GFX950, l2_tb_s=1e3)
     waves = (2, 4) if tile == (256, 256) else (2, 2)
     kernel = model.Tile(*tile, 64, 8, *waves, interleaved=True)
@@ -111,11 +113,11 @@ def test_a_partial_last_round_shows_as_tail() -> None:
 
 @pytest.mark.parametrize("bits", [16, 8, 4])
 def test_the_clock_falls_with_utilisation(bits: int) -> None:
-    plain = replace(model.CONSTANTS, power=1.0)
+    plain = replace(constants.CONSTANTS, power=1.0)
     clocks = [model._clock_ghz(u / 20, bits, GFX950, plain) for u in range(21)]
     assert clocks == sorted(clocks, reverse=True)
     assert clocks[0] == GFX950.max_clock_ghz
-    for utilisation, ghz in model.POWER_CLOCK[bits]:
+    for utilisation, ghz in constants.POWER_CLOCK[bits]:
         assert model._clock_ghz(utilisation, bits, GFX950, plain) == pytest.approx(ghz)
 
 
@@ -179,9 +181,9 @@ def test_an_interleaved_loop_is_no_slower() -> None:
 
 
 def test_every_constant_says_where_it_is_from() -> None:
-    lines = inspect.getsource(model.ModelConstants).splitlines()
+    lines = inspect.getsource(constants.ModelConstants).splitlines()
     fields = [line for line in lines if ": float = " in line]
-    assert len(fields) == len(dataclass_fields(model.ModelConstants))
+    assert len(fields) == len(dataclass_fields(constants.ModelConstants))
     fitted = [line for line in fields if "fitted" in line]
     assert all("fitted" in line or re.search(r"\[(ISA|GT|WP)\]", line) for line in fields)
     assert {line.split(":")[0].strip() for line in fitted} == set(FREE)

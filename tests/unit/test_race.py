@@ -11,8 +11,8 @@ from unit_fakes import PROBLEM
 
 from inductor_flydsl import timing
 from inductor_flydsl.devices.base import Clock
-from inductor_flydsl.numerics import operand_bytes
 from inductor_flydsl.problem import GemmProblem
+from inductor_flydsl.samples import operand_bytes
 
 GIB = 1 << 30
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from inductor_flydsl import space
+from inductor_flydsl import space, variants
 from inductor_flydsl.arch import GFX950
 from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.fusion import Fusion, Node
@@ -104,7 +104,7 @@ def test_operands_over_four_gibibytes_are_served() -> None:
 
 def test_candidates_are_exactly_the_configs_without_a_reason() -> None:
     rng = random.Random(2)
-    everything = space.every_config()
+    everything = variants.every_config()
     assert len(set(everything)) == len(everything)
     for _ in range(8):
         m, n, k = (rng.randint(1, 4097) for _ in range(3))

@@ -13,7 +13,7 @@ from pathlib import Path
 from unit_fakes import PROBLEM, measured, record
 
 from inductor_flydsl.records import Store
-from inductor_flydsl.space import every_config
+from inductor_flydsl.variants import every_config
 
 WRITERS, PUTS = 16, 6
 
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from unit_fakes import measured, record
 from inductor_flydsl.records import Store
-from inductor_flydsl.space import every_config
+from inductor_flydsl.variants import every_config
 store, first, count = Store(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
 configs = every_config()
 print("ready", flush=True)
