@@ -145,7 +145,12 @@ def _config(problem: GemmProblem, name: str, device: EmulatorDevice) -> GemmConf
             if why:
                 raise UsageError("--config", name, f"cannot run this problem: {why}", "see explain")
             return config
-    raise UsageError("--config", name, "is not a configuration", "see inductor-flydsl explain")
+    raise UsageError(
+        "--config",
+        name,
+        "is not a configuration that is listed",
+        "take one that inductor-flydsl explain or tune shows; README says what a name's parts are",
+    )
 
 
 def _check(problem: GemmProblem, config: GemmConfig, device: EmulatorDevice, seed: int) -> Report:

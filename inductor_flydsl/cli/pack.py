@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from .. import packing, settings
@@ -69,7 +70,8 @@ def _tell(packed: packing.Packed, arch: str, backend: str, out: str) -> None:
         f"are in {out}; {packed.compiled} compiled now"
     )
     if packed.records:
-        print(f"Use it: INDUCTOR_FLYDSL_CACHE_DIR=$HOME/.cache/inductor_flydsl:{out}")
+        own = settings.current().cache_dir[0]
+        print(f"Use it: INDUCTOR_FLYDSL_CACHE_DIR={own}{os.pathsep}{Path(out).absolute()}")
 
 
 def _dry_run(
