@@ -6,7 +6,7 @@ Each output is compared with its own program in float64; what lies around it sta
 import dataclasses
 
 import pytest
-from kernel_runs import run
+from kernel_runs import run, run_on
 
 from inductor_flydsl.config import GemmConfig
 from inductor_flydsl.dtypes import DType
@@ -81,6 +81,20 @@ def test_a_pre_activation_beside_its_gelu(case, config):
     align = next(a for a in (16, 8, 4, 2) if ldc * out.bytes % a == 0)
     dense = dataclasses.replace(dense, ldc=ldc, c_align=align)
     _, findings = run(with_outputs(dense, fusion, (0, ld)), config)
+    assert not findings
+
+
+@pytest.mark.parametrize("tiles", [1, 2])
+@pytest.mark.parametrize("case", [CASES["fp32 kept"], CASES["both narrow"]], ids=["wide", "narrow"])
+def test_whole_tiles_and_shared_ones_store_both(case, tiles):
+    """Stream-K on four compute units: four tiles of the six are whole."""
+    out, kept, n, ldc, ld, width = case
+    fusion = biased_gelu(Store(node=2, dtype=kept, width=width))
+    align = next(a for a in (16, 8, 4, 2) if ldc * out.bytes % a == 0)
+    dense = GemmProblem.dense(70, n, 330, out_dtype=out)
+    dense = dataclasses.replace(dense, ldc=ldc, c_align=align)
+    config = dataclasses.replace(STAGED, tile_m=32, waves_m=1, split_k=3, stream_k=tiles)
+    _, findings = run_on(4, with_outputs(dense, fusion, (0, ld)), config)
     assert not findings
 
 
