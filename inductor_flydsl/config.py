@@ -25,6 +25,8 @@ MFMA_M = MFMA_N = 16
 # K extent of v_mfma_f32_16x16x32 and of v_mfma_f32_16x16x128_f8f6f4 [ISA].
 MFMA_K, MFMA_K_F8F6F4 = 32, 128
 WAVE_SIZE = 64
+# Loads that a wave can count in flight.
+VMCNT_MAX = 63
 
 
 @dataclass(frozen=True, kw_only=True)

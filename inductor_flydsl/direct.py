@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .config import LOAD_BYTES, MFMA_K, MFMA_M, MFMA_N, WAVE_SIZE, GemmConfig, KernelSpec
+from .config import LOAD_BYTES, MFMA_K, MFMA_M, MFMA_N, VMCNT_MAX, WAVE_SIZE, GemmConfig, KernelSpec
 
-VMCNT_MAX = 63
 # Registers of a wave, at most, so that two fit on a SIMD; those that are neither accumulators nor
 # loads.
 REGISTERS, ADDRESSES = 240, 16

@@ -18,6 +18,7 @@ from .config import (
     MFMA_K_F8F6F4,
     MFMA_M,
     MFMA_N,
+    VMCNT_MAX,
     WAVE_SIZE,
     GemmConfig,
     KernelSpec,
@@ -35,7 +36,6 @@ ADDRESSES_MAX = 2**47 - 1
 # A buffer descriptor counts bytes in 32 bits (CDNA4 ISA guide, buffer resource descriptor), and
 # per-lane offsets are kept signed.
 BUFFER_BYTES = 2**31 - 1
-VMCNT_MAX = 63
 # With more, kernels that gather an operand spill registers (256x256 tiles of 8 waves, by 61).
 GATHER_ACCUMULATORS = 64
 # Registers of a staged kernel that are neither accumulators nor fragments, at the least.
@@ -421,8 +421,7 @@ _PERSISTENT = (1, 2, 4)
 def usual_limit(problem: GemmProblem, arch: Arch) -> str:
     """In words why no configuration is legal: one reason of the rule that forbids most of them."""
     found: dict[str, list[str]] = {}
-    steps = TILE_K_SCALED if problem.dtype.scaled else TILE_K
-    for config in (c for c in configs(problem) if c.tile_k in steps):
+    for config in configs(problem):
         reason = why_not(problem, config, arch)
         if reason is not None:
             found.setdefault(re.sub(r"\d+", "#", reason), []).append(reason)

@@ -47,6 +47,19 @@ def run(function, make, sizes, dims):
     return choices.decisions()[before:], counters["stats"]["unique_graphs"]
 
 
+def kernels(monkeypatch):
+    """Specs of the kernels that generated code loads from now on."""
+    seen = set()
+    real = compiler.compile_spec
+
+    def compile_spec(spec, *rest):
+        seen.add(spec)
+        return real(spec, *rest)
+
+    monkeypatch.setattr(compiler, "compile_spec", compile_spec)
+    return seen
+
+
 CASES = {
     "rows": (lambda a, b: a @ b, lambda m: (random(m, K), random(K, N)), (0, None)),
     "columns of A": (lambda a, b: a.t() @ b, lambda m: (random(K, m), random(K, N)), (1, None)),
@@ -278,35 +291,23 @@ def test_launches_are_kept_by_size(monkeypatch):
 class TestEmulator:
     """The same with a real kernel: compiled once."""
 
-    def kernels(self, monkeypatch):
-        """Specs of the kernels that generated code loads."""
-        seen = set()
-        real = compiler.compile_spec
-
-        def compile_spec(spec, *rest):
-            seen.add(spec)
-            return real(spec, *rest)
-
-        monkeypatch.setattr(compiler, "compile_spec", compile_spec)
-        return seen
-
     @pytest.mark.parametrize("sizes", [(64, 1, 7, 127, 300)])
     def test_rows(self, monkeypatch, sizes):
-        seen = self.kernels(monkeypatch)
+        seen = kernels(monkeypatch)
         with symbolic_config.patch(backed_size_oblivious=True):
             (decision,), graphs = run(*CASES["rows"][:2], sizes, (0, None))
         assert (decision.chosen, graphs, len(seen)) == ("FLYDSL", 1, 1)
 
     @pytest.mark.parametrize("name", ["columns of A", "rows of a batch", "bias and chain"])
     def test_others(self, monkeypatch, name):
-        seen = self.kernels(monkeypatch)
+        seen = kernels(monkeypatch)
         (decision,), graphs = run(*CASES[name][:2], (20, 7, 33), CASES[name][2])
         # The chain makes another kernel of the one that was tried.
         assert (decision.chosen, graphs) == ("FLYDSL", 1) and len(seen) <= 2
 
     @pytest.mark.parametrize("sizes", [(128, 256, 7, 33), (33, 64, 2, 200)])
     def test_k(self, monkeypatch, sizes):
-        seen = self.kernels(monkeypatch)
+        seen = kernels(monkeypatch)
         function, make, dims = SUMS["bias"]
         found, graphs = run(function, make, sizes, dims)
         assert {d.chosen for d in found} == {"FLYDSL"}

@@ -8,11 +8,11 @@ import torch.fx.experimental._config as symbolic_config
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
 
-from inductor_flydsl import compiler, space
+from inductor_flydsl import space
 from inductor_flydsl.inductor import choices
 
 from .conftest import random
-from .test_dynamic import run
+from .test_dynamic import kernels, run
 
 M, K = 40, 72
 # The first is no multiple of 8: all share one kernel.
@@ -206,14 +206,7 @@ def test_scaled_products_too(compiled, ours_is_fast):
 @pytest.mark.parametrize("name", ["columns", "bias and chain", "masked scores"])
 def test_on_the_emulator(monkeypatch, name, sizes):
     """The same with a real kernel: compiled once, and once more with its epilogue."""
-    seen = set()
-    real = compiler.compile_spec
-
-    def compile_spec(spec, *rest):
-        seen.add(spec)
-        return real(spec, *rest)
-
-    monkeypatch.setattr(compiler, "compile_spec", compile_spec)
+    seen = kernels(monkeypatch)
     function, make, dims = CASES[name]
     # One row of scores meets a mask of one number, which is another graph.
     sizes = [n for n in sizes if n > 1 or name != "masked scores"]

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from kernel_runs import VIEWS, run
+from kernel_runs import VIEWS, repeats, run, spreads_as_it_should
 
 from inductor_flydsl import measure
 from inductor_flydsl.arch import GFX950
@@ -94,18 +94,7 @@ def test_splits(config, splits, layout):
 @pytest.mark.parametrize("splits", [1, 3])
 def test_repeats_bit_for_bit(splits, monkeypatch):
     config = dataclasses.replace(SQUARE, split_k=splits)
-    problem = GemmProblem.dense(40, 72, 1800)
-    artifact = compile_spec(KernelSpec.of(problem, config), "gfx950", "emulator")
-    kernel = get_device("emulator").load(artifact, problem, config)
-    c, a, b = measure.operands(problem)
-    results = []
-    for seed in range(3):
-        monkeypatch.setenv("INDUCTOR_FLYDSL_EMULATOR_SEED", str(seed))
-        c.fill_(float("nan"))
-        kernel(c, a, b)
-        results.append(c.clone())
-    assert all(torch.equal(results[0], r) for r in results[1:])
-    measure.compare(c, a, b)
+    repeats(GemmProblem.dense(40, 72, 1800), config, monkeypatch)
 
 
 @pytest.mark.parametrize("config", [SQUARE, THIN], ids=lambda c: c.name)
@@ -118,16 +107,7 @@ def test_batches(config):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_nan_and_inf_go_where_they_should(value, layout):
-    problem = GemmProblem.dense(33, 40, 70, layout=layout)
-    artifact = compile_spec(KernelSpec.of(problem, SQUARE), "gfx950", "emulator")
-    c, a, b = measure.operands(problem)
-    a[5, 69] = value
-    b[3, 7] = value
-    get_device("emulator").load(artifact, problem, SQUARE)(c, a, b)
-    expected = (a.double() @ b.double()).bfloat16()
-    assert torch.equal(c.isnan(), expected.isnan())
-    assert torch.equal(c.isposinf(), expected.isposinf())
-    assert torch.equal(c.isneginf(), expected.isneginf())
+    spreads_as_it_should(value, SQUARE, layout)
 
 
 def test_a_neighbour_in_the_same_row_is_not_read_as_k():

@@ -4,20 +4,17 @@ import dataclasses
 
 import pytest
 import torch
+from kernel_runs import BIASED_GELU, node
 
 from inductor_flydsl.compiler import compile_spec
 from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.devices import get_device
 from inductor_flydsl.dtypes import DType
-from inductor_flydsl.fusion import Fusion, Node, Tensor, TorchOps
+from inductor_flydsl.fusion import Fusion, Tensor, TorchOps
 from inductor_flydsl.problem import GemmProblem
 
 CONFIG = GemmConfig(tile_m=64, tile_n=64, tile_k=64, stages=2, waves_m=2, waves_n=2)
 M, N, K = 70, 72, 40
-
-
-def node(op, *args, **fields):
-    return Node(op=op, args=args, **fields)
 
 
 def unary(op):
@@ -87,17 +84,7 @@ def chain():
         Tensor(dtype=DType.FP32, along_m=True, along_n=False),
     )
     nodes = (
-        node("acc"),
-        node("tensor", value=0),
-        node("add", 0, 1),
-        node("const", value=0.5**0.5),
-        node("mul", 2, 3),
-        node("erf", 4),
-        node("const", value=1.0),
-        node("add", 5, 6),
-        node("const", value=0.5),
-        node("mul", 2, 8),
-        node("mul", 9, 7),
+        *BIASED_GELU,
         node("tensor", value=1),
         node("add", 10, 11),
         node("tensor", value=2),

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from kernel_runs import node
 
 from inductor_flydsl import settings
 from inductor_flydsl.arch import GFX950
@@ -13,7 +14,7 @@ from inductor_flydsl.compiler import compile_spec
 from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.devices import get_device
 from inductor_flydsl.dtypes import DType
-from inductor_flydsl.fusion import Fusion, Node, Store, Tensor
+from inductor_flydsl.fusion import Fusion, Store, Tensor
 from inductor_flydsl.problem import GemmProblem
 from inductor_flydsl.space import why_not
 
@@ -21,10 +22,6 @@ STAGED = GemmConfig(tile_m=32, tile_n=32, tile_k=32, stages=2, waves_m=2, waves_
 SPLIT = dataclasses.replace(STAGED, split_k=2)
 HTI = GemmConfig(pipeline="hti", tile_m=128, tile_n=128, tile_k=64, stages=2, waves_m=2, waves_n=4)
 B, H, M, N, K = 2, 3, 37, 40, 70
-
-
-def node(op, *args, **fields):
-    return Node(op=op, args=args, **fields)
 
 
 def fusion():

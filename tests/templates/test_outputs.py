@@ -6,11 +6,11 @@ Each output is compared with its own program in float64; what lies around it sta
 import dataclasses
 
 import pytest
-from kernel_runs import run, run_on
+from kernel_runs import BIASED_GELU, node, run, run_on
 
 from inductor_flydsl.config import GemmConfig
 from inductor_flydsl.dtypes import DType
-from inductor_flydsl.fusion import Fusion, Node, Store, Tensor
+from inductor_flydsl.fusion import Fusion, Store, Tensor
 from inductor_flydsl.problem import GemmProblem
 
 STAGED = GemmConfig(tile_m=64, tile_n=64, tile_k=64, stages=2, waves_m=2, waves_n=2)
@@ -27,27 +27,10 @@ THIN = dataclasses.replace(DIRECT, tile_m=16, tile_n=16)
 BF16, FP16, FP32 = DType.BF16, DType.FP16, DType.FP32
 
 
-def node(op, *args, **fields):
-    return Node(op=op, args=args, **fields)
-
-
-def biased_gelu(*stores, bias=True):
+def biased_gelu(*stores):
     """GELU(acc + bias), spelled out as Inductor does; node 2 is its argument."""
     bias = Tensor(dtype=BF16, along_m=False, along_n=True)
-    nodes = (
-        node("acc"),
-        node("tensor", value=0),
-        node("add", 0, 1),
-        node("const", value=0.5**0.5),
-        node("mul", 2, 3),
-        node("erf", 4),
-        node("const", value=1.0),
-        node("add", 5, 6),
-        node("const", value=0.5),
-        node("mul", 2, 8),
-        node("mul", 9, 7),
-    )
-    return Fusion(nodes=nodes, tensors=(bias,), stores=stores)
+    return Fusion(nodes=BIASED_GELU, tensors=(bias,), stores=stores)
 
 
 def with_outputs(problem, fusion, *strides):

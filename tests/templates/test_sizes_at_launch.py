@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from kernel_runs import node
 
 from inductor_flydsl import settings
 from inductor_flydsl.arch import GFX950
@@ -11,7 +12,7 @@ from inductor_flydsl.compiler import compile_spec
 from inductor_flydsl.config import GemmConfig, KernelSpec
 from inductor_flydsl.devices import get_device
 from inductor_flydsl.dtypes import DType
-from inductor_flydsl.fusion import Fusion, Node, Tensor
+from inductor_flydsl.fusion import Fusion, Tensor
 from inductor_flydsl.problem import GemmProblem
 from inductor_flydsl.space import why_not
 
@@ -22,10 +23,6 @@ SPLIT = dataclasses.replace(STAGED, split_k=3)
 HTI = GemmConfig(pipeline="hti", tile_m=128, tile_n=128, tile_k=64, stages=2, waves_m=2, waves_n=2)
 CONFIGS = (STAGED, SPLIT, HTI)
 M, K = 40, 200
-
-
-def node(op, *args, **fields):
-    return Node(op=op, args=args, **fields)
 
 
 # acc + bias[n] + mask[m, n] where n <= 2·m, else 0.

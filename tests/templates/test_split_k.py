@@ -3,12 +3,9 @@
 import dataclasses
 
 import pytest
-from kernel_runs import run
+from kernel_runs import repeats, run
 
-from inductor_flydsl import measure
-from inductor_flydsl.compiler import compile_spec
-from inductor_flydsl.config import GemmConfig, KernelSpec
-from inductor_flydsl.devices import get_device
+from inductor_flydsl.config import GemmConfig
 from inductor_flydsl.problem import GemmProblem
 
 CONFIG = GemmConfig(tile_m=32, tile_n=64, tile_k=64, stages=3, waves_m=1, waves_n=2, split_k=3)
@@ -40,17 +37,4 @@ def test_a_split_that_gets_nothing():
 
 
 def test_repeats_bit_for_bit_whatever_comes_last(monkeypatch):
-    import torch
-
-    problem = GemmProblem.dense(70, 136, 1000)
-    artifact = compile_spec(KernelSpec.of(problem, CONFIG), "gfx950", "emulator")
-    kernel = get_device("emulator").load(artifact, problem, CONFIG)
-    c, a, b = measure.operands(problem)
-    results = []
-    for seed in range(3):
-        monkeypatch.setenv("INDUCTOR_FLYDSL_EMULATOR_SEED", str(seed))
-        c.fill_(float("nan"))
-        kernel(c, a, b)  # The same counters each time: every launch must leave them at zero.
-        results.append(c.clone())
-    assert all(torch.equal(results[0], r) for r in results[1:])
-    measure.compare(c, a, b)
+    repeats(GemmProblem.dense(70, 136, 1000), CONFIG, monkeypatch)

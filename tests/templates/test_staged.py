@@ -7,12 +7,9 @@ and LDS start poisoned, and C with everything around it starts as NaN.
 import dataclasses
 
 import pytest
-from kernel_runs import VIEWS, run
+from kernel_runs import VIEWS, run, spreads_as_it_should
 
-from inductor_flydsl import measure
-from inductor_flydsl.compiler import compile_spec
-from inductor_flydsl.config import GemmConfig, KernelSpec
-from inductor_flydsl.devices import get_device
+from inductor_flydsl.config import GemmConfig
 from inductor_flydsl.problem import GemmProblem
 
 SQUARE = GemmConfig(tile_m=64, tile_n=64, tile_k=64, stages=2, waves_m=2, waves_n=2)
@@ -109,15 +106,4 @@ def test_any_landing_and_any_order(landing, order):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_nan_and_inf_go_where_they_should(value, layout):
-    import torch
-
-    problem = GemmProblem.dense(33, 40, 70, layout=layout)
-    artifact = compile_spec(KernelSpec.of(problem, SQUARE), "gfx950", "emulator")
-    c, a, b = measure.operands(problem)
-    a[5, 69] = value
-    b[3, 7] = value
-    get_device("emulator").load(artifact, problem, SQUARE)(c, a, b)
-    expected = (a.double() @ b.double()).bfloat16()
-    assert torch.equal(c.isnan(), expected.isnan())
-    assert torch.equal(c.isposinf(), expected.isposinf())
-    assert torch.equal(c.isneginf(), expected.isneginf())
+    spreads_as_it_should(value, SQUARE, layout)
